@@ -22,7 +22,7 @@ from onbeat.app.stores import SystemClock
 from onbeat.core.decide.plan import plan
 from onbeat.core.schedule import Schedule
 from onbeat.events import SchedulePaused, encode_events
-from onbeat.ports.outside import Launchers
+from onbeat.ports.launcher import Launchers
 from onbeat.ports.rows import RunFilter, ScheduleFilter
 from onbeat.ports.store import Node
 from onbeat.service.service import Service

@@ -1,14 +1,13 @@
-"""What all tests share: one source of zone data, repeatable random examples, and the requirement IDs."""
+"""What all tests share: one source of zone data, the profile of random examples, and the requirement IDs."""
 
 import os
 import zoneinfo
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
-from tests import accounting
-from tests.postgres import shared_server
+from tests import accounting, profiles  # noqa: F401 - this loads the profile
+from tests.postgres import remove_shared_server, shared_server
 
 DATA = Path(__file__).parent / "data"
 
@@ -18,19 +17,19 @@ zoneinfo.reset_tzpath(
     ()
 )  # the oracles read the tz data of the `tzdata` package, as the engine does
 
-# Examples are the same in every run, so that a red run is a change's own; `random` looks for new ones.
-settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
-settings.register_profile("random", deadline=None, max_examples=2_000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
-
 
 @pytest.fixture
 def postgres_url():
-    """A database of one's own, on the server that the whole run has."""
+    """A new database on the server of this process; every process of pytest-xdist has one."""
     server = shared_server()
     url = server.new_database()
     yield url
     server.drop_database(url)
+
+
+def pytest_sessionfinish():
+    """Remove the server here: pytest-xdist kills a process that takes long to exit."""
+    remove_shared_server()
 
 
 def pytest_addoption(parser):
@@ -39,6 +38,8 @@ def pytest_addoption(parser):
 
 def pytest_collection_modifyitems(items):
     for item in items:
+        if "postgres_url" in item.fixturenames:
+            item.add_marker("postgres")
         for name in accounting.ids(item):
             if name not in accounting.REQUIREMENTS:
                 raise pytest.UsageError(f"{item.nodeid}: there is no requirement {name!r}")

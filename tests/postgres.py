@@ -61,6 +61,13 @@ def shared_server() -> "Server":
     return server
 
 
+def remove_shared_server() -> None:
+    """Remove the server of this process, if it was started."""
+    if shared_server.cache_info().currsize:
+        shared_server().remove()
+        shared_server.cache_clear()
+
+
 def new_folder(*, on_disk: bool = False) -> Path:
     """Return an empty folder that a server can use even if it is root who starts it.
 

@@ -1,4 +1,4 @@
-"""Who may do what is asked in every use case, before anything else."""
+"""Every use case checks the scope of the caller first."""
 
 import ast
 import inspect
@@ -9,7 +9,7 @@ import pytest
 from onbeat.service.service import Service
 from onbeat.service.tokens import Tokens
 
-# About oneself, or about who comes: there is nobody yet who could be asked for a scope.
+# Use cases about the caller itself, or before authentication: they require no scope.
 FOR_ALL = {"authenticate", "link", "session", "end_session", "signer"}
 
 
@@ -23,14 +23,14 @@ def use_cases(kind):
 
 def first_statement(method):
     (function,) = ast.parse(textwrap.dedent(inspect.getsource(method))).body
-    return ast.unparse(function.body[1])  # after what it says of itself
+    return ast.unparse(function.body[1])  # after the docstring
 
 
 @pytest.mark.parametrize(("name", "method"), use_cases(Service))
-def test_a_use_case_first_asks_for_a_scope(name, method):
+def test_every_use_case_checks_the_scope_first(name, method):
     assert first_statement(method).startswith("self._needs("), name
 
 
 @pytest.mark.parametrize(("name", "method"), use_cases(Tokens))
-def test_what_is_done_about_tokens_is_done_by_admins(name, method):
+def test_token_use_cases_require_scope_admin(name, method):
     assert (first_statement(method) == "self._needs_admin()") == (name not in FOR_ALL), name

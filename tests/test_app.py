@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import gc
-import inspect
 import json
 import math
 import signal
@@ -26,10 +25,11 @@ from onbeat.app.stores import lock_holder
 from onbeat.core.runs.run import Failed, Succeeded
 from onbeat.errors import NoSuchSchedule, StoreFailed, StoreUnusable
 from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
+from tests.inside import engine_of, store_of
+from tests.waiting import SOON, engine_has_looked, forever, until
 
 NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
 HOUR = 3600
-SOON = 10  # seconds: far more than anything here takes
 
 
 def awaited(test):
@@ -72,33 +72,9 @@ def a_beat(clock=None, database="sqlite://", *, launcher=None, **settings):
 # -- time passes
 
 
-async def until(question):
-    """Wait for something that others do."""
-    async with asyncio.timeout(SOON):
-        while True:
-            answer = question()
-            if inspect.isawaitable(answer):
-                answer = await answer
-            if answer:
-                return answer
-            await asyncio.sleep(0.002)
-
-
-def is_calm():
-    """Whether the engine has nothing to do: planner, dispatcher and recorder wait to be woken."""
-    loops = {"Planner.run", "Dispatcher.run", "Dispatcher.record"}
-    tasks = [task for task in asyncio.all_tasks() if task.get_name() in loops]
-    return len(tasks) == len(loops) and all(map(waits, tasks))
-
-
-def waits(task):
-    coro, names = task.get_coro(), []
-    while hasattr(coro, "cr_await"):
-        names.append(coro.cr_code.co_name)
-        coro = coro.cr_await
-    future = task._fut_waiter
-    busy = {"plan_once", "claim_once", "record_once", "wait_for_places"} & set(names)
-    return names[-1:] == ["wait"] and not busy and future is not None and not future.done()
+async def calm(beat):
+    """Wait until planner, dispatcher and recorder of a node wait to be woken."""
+    await until(lambda: beat.activity.is_waiting)
 
 
 async def passes(beat, clock, length="1h"):
@@ -107,14 +83,9 @@ async def passes(beat, clock, length="1h"):
     Not in the middle of a look: what that finds would be an hour late, and handed back.
     """
     if beat.is_node:
-        await until(is_calm)
+        await calm(beat)
     clock.advance(length)
     await beat.settle()
-
-
-async def looked(beat):
-    """Wait until a node has looked at its file: see `test_a_start_by_a_client_is_never_overlooked`."""
-    await until(lambda: beat._runtime.store._seen is not None)
 
 
 async def runs(beat, names, schedule_id=None):
@@ -128,7 +99,7 @@ async def runs(beat, names, schedule_id=None):
 
 
 async def events(beat):
-    return [row.event for row in await beat._runtime.store.events(limit=10_000)]
+    return [row.event for row in await beat.service.events(after=0, limit=10_000)]
 
 
 async def the_schedule(beat, schedule_id):
@@ -182,7 +153,7 @@ async def test_settling_is_the_end_of_it_where_runs_wait_for_a_place(clock):
     for i in range(20):
         beat.schedule(every("1h"), name=f"report-{i}")(lambda: asyncio.sleep(0.002))
     async with beat:
-        await until(is_calm)
+        await calm(beat)
         clock.advance("1h")
         await beat.settle()
         assert Counter(await runs(beat, "status")) == {"SUCCESS": 20}
@@ -278,8 +249,11 @@ async def test_the_policies_of_a_decorator_are_part_of_the_definition(beat):
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"inputs": {"limut": 3}}, r"inputs\.limut: the function has none \(known: limit, kind\)"),
-        ({}, r"inputs\.limit: the function needs it"),
+        (
+            {"inputs": {"limut": 3}},
+            r"inputs\.limut: the function has no such parameter \(known: limit, kind\)",
+        ),
+        ({}, r"inputs\.limit: the function requires it"),
         ({"inputs": {"limit": 3}, "overlap": "quue"}, "overlap: .*did you mean 'queue'"),
         ({"inputs": {"limit": 3}, "retries": 3}, "retries: .*did you mean 'retry'"),
         ({"inputs": {"limit": 3}, "timeout": "soon"}, "timeout: 'soon' is not a duration"),
@@ -346,14 +320,14 @@ async def test_a_registered_function_runs_for_schedules_that_are_defined_elsewhe
 @awaited
 async def test_what_cannot_be_registered_is_refused(beat):
     beat.register("build", print)
-    with pytest.raises(InvalidSchedule, match="two functions are called 'build'"):
+    with pytest.raises(InvalidSchedule, match="another function is registered as 'build'"):
         beat.register("build", len)
     with pytest.raises(InvalidSchedule, match="'print' is not a function"):
         beat.register("report", "print")
-    with pytest.raises(InvalidSchedule, match="'re:build' is no name"):
+    with pytest.raises(InvalidSchedule, match="'re:build' is not a name"):
         beat.register("re:build", print)
     async with beat:
-        with pytest.raises(InvalidSchedule, match="registered while it runs already"):
+        with pytest.raises(InvalidSchedule, match="registered while the scheduler is running"):
             beat.register("late", print)
 
 
@@ -362,16 +336,16 @@ async def test_whatever_is_asked_of_the_service_is_done_at_once(beat, launcher):
     async with beat:
         await beat.service.define([a_schedule("report", at="2026-01-01T12:00:00Z")])
         await until(lambda: len(launcher.attempts) == 1)
-        await until(is_calm)
+        await calm(beat)
         await beat.service.start("report")
         await until(lambda: len(launcher.attempts) == 2)
-        service, woken = beat.service, beat._runtime.engine.planner._wake
+        service, woken = beat.service, engine_of(beat).planner._wake
         for stop, go_on in (
             (partial(service.pause, "report"), partial(service.resume, "report")),
             (partial(service.set_gate, is_open=False), partial(service.set_gate, is_open=True)),
         ):
             await stop()
-            await until(is_calm)
+            await calm(beat)
             assert not woken.is_set()
             await go_on()
             assert woken.is_set()
@@ -420,10 +394,10 @@ def a_loop():
         ([1, {"a": None}], [1, {"a": None}]),
         (2**70, 2**70),
         ((1, 2), [1, 2]),
-        (object(), "<a object, which JSON cannot say>"),
-        (a_loop(), "<a list, which JSON cannot say>"),
-        ("x" * 70_000, "<70002 characters of JSON, not kept>"),
-        ("\ud800", "<a str, which JSON cannot say>"),
+        (object(), "<a object, not serializable as JSON>"),
+        (a_loop(), "<a list, not serializable as JSON>"),
+        ("x" * 70_000, "<70002 characters of JSON, not stored>"),
+        ("\ud800", "<a str, not serializable as JSON>"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -512,12 +486,12 @@ async def test_a_tick_is_skipped_while_the_last_run_is_going(beat, clock):
     go_on = asyncio.Event()
     beat.schedule(every("1h"), name="report")(go_on.wait)
     async with beat:
-        await until(is_calm)
+        await calm(beat)
         clock.advance("1h")
-        await until(lambda: beat._runtime.engine.dispatcher.running)
-        await until(is_calm)
+        await until(lambda: beat.activity.running)
+        await calm(beat)
         clock.advance("1h")
-        await until(lambda: is_calm() and beat._runtime.engine.planner.next_due > clock.now())
+        await until(lambda: beat.activity.is_waiting and beat.activity.next_due > clock.now())
         (first, second) = await runs(beat, "run_id status reason blocked_by")
         assert first[1] == "STARTED"
         assert second[1:] == ("SKIPPED", "overlap", first[0])
@@ -536,9 +510,9 @@ async def test_a_run_that_is_going_completes_when_its_schedule_is_changed(beat, 
 
     beat.schedule(every("1h"), name="report", inputs={"kind": "old"})(report)
     async with beat:
-        await until(is_calm)
+        await calm(beat)
         clock.advance("1h")
-        await until(lambda: beat._runtime.engine.dispatcher.running)
+        await until(lambda: beat.activity.running)
         target = {"python": "report", "inputs": {"kind": "new"}}
         (changed,) = await beat.define(a_schedule("report", run=target, every="1h"))
         assert (changed.change, changed.revision) == ("changed", 2)
@@ -580,7 +554,9 @@ async def test_defining_again_what_is_there_changes_nothing(beat):
 async def test_a_schedule_that_could_never_be_launched_is_refused_and_nothing_is_defined(beat):
     wrong = a_schedule("wrong", run={"python": "a b"})
     async with beat:
-        with pytest.raises(InvalidSchedule, match=r"wrong\.run\.python: 'a b' names no function"):
+        with pytest.raises(
+            InvalidSchedule, match=r"wrong\.run\.python: 'a b' is not a function name"
+        ):
             await beat.define(a_schedule("right"), wrong)
         assert await beat.schedules() == []
 
@@ -630,13 +606,13 @@ async def test_a_start_by_hand_is_a_run_of_its_own_even_of_a_paused_or_running_o
         return kind
 
     async with beat:
-        await until(is_calm)
+        await calm(beat)
         clock.advance("1h")
-        await until(lambda: beat._runtime.engine.dispatcher.running == 1)
+        await until(lambda: beat.activity.running == 1)
         await beat.pause("report")
         row = await beat.start("report", kind="one")
         assert (row.status, row.triggered_by, row.inputs) == ("ENQUEUED", "manual", {"kind": "one"})
-        await until(lambda: beat._runtime.engine.dispatcher.running == 2)
+        await until(lambda: beat.activity.running == 2)
         go_on.set()
         await beat.settle()
         found = await runs(beat, "triggered_by status result")
@@ -663,13 +639,15 @@ async def test_a_start_by_hand_does_not_wait_for_the_tick_of_another(beat, clock
     beat.schedule(every("1h"), name="long")(go_on.wait)
     beat.schedule(every("5h"), name="quick")(lambda: "done")
     async with beat:
-        await until(is_calm)
+        await calm(beat)
         clock.advance("1h")  # the planner finds this tick and the start in one look
         await beat.start("quick")
-        await asyncio.sleep(0.5)  # it takes a few milliseconds
-        found = await runs(beat, "status", "quick")
+
+        async def is_done():
+            return await runs(beat, "status", "quick") == ["SUCCESS"]
+
+        await until(is_done)
         go_on.set()
-        assert found == ["SUCCESS"]
 
 
 @awaited
@@ -677,9 +655,9 @@ async def test_a_deleted_schedule_is_gone_and_what_runs_of_it_finishes(beat, clo
     go_on = asyncio.Event()
     beat.schedule(every("1h"), name="report")(go_on.wait)
     async with beat:
-        await until(is_calm)
+        await calm(beat)
         clock.advance("1h")
-        await until(lambda: beat._runtime.engine.dispatcher.running)
+        await until(lambda: beat.activity.running)
         await beat.delete("report")
         assert await beat.schedules() == []
         go_on.set()
@@ -728,7 +706,7 @@ async def test_a_client_takes_over_when_the_node_ends(file, clock, launcher, mon
         await client.settle()
         assert [attempt.schedule_id for attempt in launcher.attempts] == ["report"]
         assert not waiting.done()
-        client._runtime.engine.failed.set_exception(StoreUnusable("damaged"))
+        engine_of(client).failed.set_exception(StoreUnusable("damaged"))
         with pytest.raises(StoreUnusable):
             await waiting
 
@@ -748,7 +726,7 @@ async def test_what_this_node_does_not_offer_is_told_of_once(clock, caplog):
             await beat.settle()
     told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert told == [
-        "python:nowhere is not offered here: runs that need it wait for a node that does"
+        "python:nowhere is not offered by this node: its runs wait for a node that offers it"
     ]
 
 
@@ -775,7 +753,7 @@ async def test_a_client_can_define_start_pause_and_read(file, clock, launcher):
         a_beat(clock, file, launcher=launcher) as node,
         a_beat(clock, file, launcher=RecordingLauncher()) as client,
     ):
-        await looked(node)
+        await engine_has_looked(node)
         await client.define(a_schedule("report"), a_schedule("clean"))
         await client.pause("clean")
         began = time.monotonic()
@@ -792,10 +770,11 @@ async def test_a_client_can_define_start_pause_and_read(file, clock, launcher):
 async def test_a_start_by_a_client_is_never_overlooked(file, clock, launcher):
     async with a_beat(clock, file, launcher=launcher) as node:
         await node.define(a_schedule("report"))
-        await until(is_calm)
+        await calm(node)
         async with a_beat(clock, file, launcher=launcher) as client:
             await client.start("report")
-            await asyncio.sleep(0.6)
+            await until(lambda: launcher.attempts)
+            await engine_has_looked(node)
             assert len(launcher.attempts) == 1
 
 
@@ -959,9 +938,9 @@ async def test_no_more_run_at_once_than_are_allowed_and_all_of_them_run(clock, c
 
 async def begun(beat, clock):
     """Let a tick begin to run."""
-    await until(is_calm)
+    await calm(beat)
     clock.advance("1h")
-    await until(lambda: beat._runtime.engine.dispatcher.running)
+    await until(lambda: beat.activity.running)
 
 
 @awaited
@@ -970,7 +949,7 @@ async def test_stopping_lets_what_runs_finish(file, clock):
 
     @beat.schedule(every("1h"))
     async def report():
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.05)
         return "done"
 
     async with beat:
@@ -986,7 +965,7 @@ async def test_what_still_runs_after_the_grace_is_ended_and_recorded_as_canceled
     @beat.schedule(every("1h"), retry=["1s"])
     async def report():
         try:
-            await asyncio.sleep(60)
+            await forever()
         finally:
             ended.append(True)
 
@@ -1003,7 +982,7 @@ async def test_what_still_runs_after_the_grace_is_ended_and_recorded_as_canceled
 async def test_what_was_claimed_and_not_launched_is_free_again(file, clock, launcher):
     async with a_beat(clock, file, launcher=launcher) as beat:
         await beat.define(a_schedule("report"))
-        store, claim = beat._runtime.store, beat._runtime.store.claim
+        store, claim = store_of(beat), store_of(beat).claim
         lost = []
 
         async def claim_and_lose(node, *, limit):
@@ -1026,8 +1005,8 @@ async def test_what_was_claimed_and_not_launched_is_free_again(file, clock, laun
 async def test_a_stop_in_the_middle_loses_nothing(file, clock, launcher, call):
     async with a_beat(clock, file, launcher=launcher) as beat:
         await beat.define(a_schedule("report"))
-        await until(is_calm)
-        store, reached = beat._runtime.store, asyncio.Event()
+        await calm(beat)
+        store, reached = store_of(beat), asyncio.Event()
         real = getattr(store, call)
 
         async def slow(*args, **kwargs):
@@ -1057,9 +1036,9 @@ async def test_nothing_more_begins_while_it_stops(file, clock, launcher):
         await begun(beat, clock)
         await beat.define(a_schedule("report", every="1m"))
         stopping = asyncio.create_task(beat.close())
-        await asyncio.sleep(0.05)
+        await until(lambda: not beat.activity.begins_runs)
         clock.advance("1m")
-        await asyncio.sleep(0.3)  # longer than it takes to notice
+        beat.wake()
         assert not stopping.done()
         assert launcher.attempts == []
         go_on.set()
@@ -1124,13 +1103,13 @@ async def test_a_store_that_fails_for_a_while_costs_no_run_and_doubles_none(
     names = [f"report-{i}" for i in range(10)]
     async with a_beat(clock, launcher=launcher, concurrency=4) as beat:
         await beat.define(*(a_schedule(name) for name in names))
-        await until(is_calm)
-        failed = failing(beat._runtime.store, call, 3)
+        await calm(beat)
+        failed = failing(store_of(beat), call, 3)
         clock.advance("1h")
         await until(lambda: len(launcher.attempts) >= 10)
         await beat.start("report-3")
         await until(lambda: len(launcher.attempts) >= 11 and failed())
-        await until(lambda: is_calm() and not beat._runtime.engine.dispatcher.running)
+        await until(lambda: beat.activity.is_waiting and not beat.activity.running)
         found = await runs(beat, "schedule_id status attempt")
     ran = Counter(attempt.schedule_id for attempt in launcher.attempts)
     assert ran == Counter(names) + Counter({"report-3": 1})
@@ -1144,8 +1123,8 @@ async def test_an_outcome_whose_recording_was_not_confirmed_is_not_recorded_twic
     monkeypatch.setattr("onbeat.engine.store_retry.FIRST_BACKOFF", 0.01)
     async with a_beat(clock, launcher=launcher) as beat:
         await beat.define(a_schedule("report"))
-        await until(is_calm)
-        failed = failing(beat._runtime.store, "finish", 1, late=True)
+        await calm(beat)
+        failed = failing(store_of(beat), "finish", 1, late=True)
         await passes(beat, clock)
         assert failed()
         assert await runs(beat, "status") == ["SUCCESS"]
@@ -1158,8 +1137,8 @@ async def test_a_store_that_fails_is_told_of_in_the_log(clock, launcher, monkeyp
     monkeypatch.setattr("onbeat.engine.store_retry.FIRST_BACKOFF", 0.01)
     async with a_beat(clock, launcher=launcher) as beat:
         await beat.define(a_schedule("report"))
-        await until(is_calm)
-        failing(beat._runtime.store, "plan_due", 2)
+        await calm(beat)
+        failing(store_of(beat), "plan_due", 2)
         clock.advance("1h")
         await until(lambda: launcher.attempts)
     told = [r.getMessage() for r in caplog.records if "planning failed" in r.getMessage()]
@@ -1179,8 +1158,8 @@ async def test_nothing_is_launched_later_than_two_thirds_of_the_lease_after_its_
     """Of a lease of 5 s. One that is too late is handed back, and launched when claimed again."""
     async with a_beat(clock, launcher=launcher, lease=5_000) as beat:
         await beat.define(a_schedule("report"))
-        await until(is_calm)
-        store, announced = beat._runtime.store, []
+        await calm(beat)
+        store, announced = store_of(beat), []
         real = getattr(store, call)
 
         async def slow(*args, **kwargs):
@@ -1217,7 +1196,7 @@ async def test_nor_is_one_that_waits_for_another_to_let_go_of_the_event_loop(clo
     launcher = Holding()
     async with a_beat(clock, launcher=launcher, lease=5_000) as beat:
         await beat.define(a_schedule("a"), a_schedule("b"))
-        await until(is_calm)
+        await calm(beat)
         clock.advance("1h")
         await until(lambda: len(launcher.attempts) == 2)
         await beat.settle()
@@ -1233,7 +1212,7 @@ async def test_nor_is_one_that_waits_for_another_to_let_go_of_the_event_loop(clo
 async def at_once(beat):
     """Enter it, and leave it even if it is stuck."""
     await beat.__aenter__()
-    failed = beat._runtime.engine.failed
+    failed = engine_of(beat).failed
     try:
         yield
     finally:
@@ -1314,19 +1293,45 @@ async def test_a_definition_that_cannot_be_read_hurts_no_other(file, tmp_path, c
 async def test_a_part_of_the_engine_that_dies_is_told_of_at_once(beat, caplog):
     async with beat:
         await beat.define(a_schedule("report"))
-        await until(is_calm)
+        await calm(beat)
 
         async def broken(*_, **__):
             raise RuntimeError("a defect of ours")
 
-        beat._runtime.store.plan_due = broken
+        store_of(beat).plan_due = broken
         beat.wake()
-        await asyncio.wait([beat._runtime.engine.failed])
-        assert beat._runtime.engine.failed.exception() is not None
+        await asyncio.wait([engine_of(beat).failed])
+        assert engine_of(beat).failed.exception() is not None
         assert "a defect of ours" in caplog.text
 
 
 # -- the loop
+
+
+@awaited
+async def test_activity_states_what_the_engine_is_doing(file, clock):
+    go_on = asyncio.Event()
+    node = a_beat(clock, file)
+    node.schedule(every("1h"), name="report")(go_on.wait)
+    async with node as beat, a_beat(clock, file) as client:
+        await calm(beat)
+        before = beat.activity
+        assert (before.running, before.next_due, before.begins_runs) == (
+            0,
+            (NOON + HOUR) * 1000,
+            True,
+        )
+        clock.advance("1h")
+        beat.wake()
+        assert not beat.activity.is_waiting
+        await until(lambda: beat.activity.running)
+        await engine_has_looked(beat)
+        assert beat.activity.looks >= before.looks + 2
+        go_on.set()
+        await beat.settle()
+        assert beat.activity.running == 0
+        with pytest.raises(AssertionError, match="another process is the node"):
+            client.activity  # noqa: B018 - reading it is refused
 
 
 @awaited
@@ -1335,14 +1340,14 @@ async def test_it_sleeps_until_something_is_due(beat, clock, launcher):
         await beat.define(a_schedule("report", every="1h"))
         await beat.settle()
         looked = []
-        store, real = beat._runtime.store, beat._runtime.store.plan_due
+        store, real = store_of(beat), store_of(beat).plan_due
 
         def plan_due(*args, **kwargs):
             looked.append(clock.now())
             return real(*args, **kwargs)
 
         store.plan_due = plan_due
-        await asyncio.sleep(0.5)
+        await engine_has_looked(beat)
         assert looked == []
         clock.advance("1h")
         await until(lambda: launcher.attempts)
@@ -1390,12 +1395,12 @@ def test_a_program_runs_until_a_signal_ends_it_in_good_order(tmp_path):
 async def test_serving_raises_what_made_the_engine_fail(beat):
     async with beat:
         await beat.define(a_schedule("report"))
-        await until(is_calm)
+        await calm(beat)
 
         async def broken(*_, **__):
             raise RuntimeError("a defect of ours")
 
-        beat._runtime.store.plan_due = broken
+        store_of(beat).plan_due = broken
         beat.wake()
         with pytest.raises(RuntimeError, match="a defect of ours"):
             await beat.until(asyncio.Event())

@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 import tomllib
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -25,11 +26,17 @@ CLOCKS = {"now", "utcnow", "today"}
 OPTIONAL = {"apprise", "holidays", "psycopg", "pydantic", "ray"}
 
 
+@cache
 def tree(path):
     return ast.parse(path.read_text())
 
 
+@cache
 def imports(path):
+    return list(_imports(path))
+
+
+def _imports(path):
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -77,7 +84,7 @@ def test_the_package_has_at_most_six_loose_modules():
 
 def test_no_module_is_named_by_a_gerund():
     gerunds = [name_of(path) for path in MODULES if path.stem.endswith("ing")]
-    assert gerunds == ["cli/importing.py", "testing.py"]
+    assert gerunds == ["testing.py"]
 
 
 def test_no_two_public_classes_share_a_name():
@@ -91,7 +98,7 @@ def test_no_two_public_classes_share_a_name():
 
 @pytest.mark.parametrize("path", [p for p in MODULES if p.name == "__init__.py"], ids=name_of)
 def test_a_package_has_its_code_in_modules_and_not_in_its_init(path):
-    assert len(path.read_text().splitlines()) <= (90 if path.parent.name == "cli" else 60)
+    assert len(path.read_text().splitlines()) <= 60
 
 
 def test_only_the_command_line_and_the_root_read_the_environment_and_the_clock():
@@ -104,8 +111,10 @@ def test_only_the_command_line_and_the_root_read_the_environment_and_the_clock()
                 "app/peers.py",
                 "app/systems.py",
                 "app/notifications.py",
-                "cli/session.py",
+                "cli/completion.py",
+                "cli/runtime.py",
                 "cli/supervisor.py",
+                "cli/terminal.py",
             }
         if re.search(r"\btime\.time(_ns)?\(|datetime\.now\(", text):
             assert name_of(path) in {"app/stores.py", "cli/next.py"}

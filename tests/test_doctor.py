@@ -1,9 +1,10 @@
-"""Every check of the doctor: what makes it fail, and what it says then."""
+"""Every check of `onbeat doctor`: when it warns or fails, and with which text."""
 
 import asyncio
 import json
 import os
 import ssl
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from onbeat.doctor.certificates import expires_at
 from onbeat.doctor.diagnose import CHECKS, judge, look
 from onbeat.doctor.findings import InstallationFacts, length, names, size
 from onbeat.errors import InvalidSettings
+from onbeat.files.extras import install_command
 from onbeat.ports.rows import NodeRow, Overview, StoreFigures, ZoneDataProgress
 from onbeat.ports.store import Node
 from onbeat.stores.postgres.diagnostics import look as look_at_server
@@ -36,10 +38,10 @@ HERE = NodeRow(
 )
 OVERVIEW = Overview(NOW, True, 1, 0, 0, NOW + HOUR, {}, [HERE])
 FIGURES = StoreFigures(0, None, 0, {}, 4096)
-STANDING = StoreFacts(
+STORE = StoreFacts(
     OVERVIEW, FIGURES, "2026a", definitions=[("report", definition(a_schedule("report")))]
 )
-WELL = DatabaseFacts(STANDING, schema=5, known_schema=5)
+HEALTHY = DatabaseFacts(STORE, schema=5, known_schema=5)
 SERVER = PostgresFacts(17, NOW, NOW, False, 90)
 POSTGRES = Settings(database="postgresql://onbeat@db/onbeat")
 
@@ -50,82 +52,82 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def seen(standing=None, overview=None, figures=None, looked=None, **given):
-    """Return that all is well, but for what is given."""
+def facts(store=None, overview=None, figures=None, database=None, **fields):
+    """Return the facts of a healthy installation, changed by the arguments."""
     overview = replace(OVERVIEW, **overview or {})
-    standing = replace(
-        STANDING, overview=overview, figures=replace(FIGURES, **figures or {}), **standing or {}
+    store = replace(
+        STORE, overview=overview, figures=replace(FIGURES, **figures or {}), **store or {}
     )
-    usual = {
+    healthy = {
         "now": NOW,
         "python": (3, 11, 7),
         "sqlite": "3.54.1",
-        "tz": "2026a",
+        "zone_data": "2026a",
         "settings": Settings(),
         "settings_file": None,
-        "looked": replace(WELL, standing=standing, **looked or {}),
-        "holder": LockHolder(1, "here:1", "1"),
+        "database": replace(HEALTHY, standing=store, **database or {}),
+        "lock_holder": LockHolder(1, "here:1", "1"),
     }
-    return InstallationFacts(**usual | given)
+    return InstallationFacts(**healthy | fields)
 
 
-def on_postgres(server=None, **given):
-    return seen(
+def on_postgres(server=None, **fields):
+    return facts(
         settings=POSTGRES,
-        holder=None,
-        looked={"postgres": replace(SERVER, **server or {})},
-        **given,
+        lock_holder=None,
+        database={"postgres": replace(SERVER, **server or {})},
+        **fields,
     )
 
 
-def found(name, given):
-    """Return what one check says, in a run of all."""
-    (finding,) = [each for each in judge(given) if each.check == name]
+def found(name, of):
+    """Return the finding of one check, in a run of all."""
+    (finding,) = [each for each in judge(of) if each.check == name]
     return finding
 
 
-def level(name, given):
-    return found(name, given).level
+def level(name, of):
+    return found(name, of).level
 
 
-def test_where_all_is_well_nothing_is_found():
-    assert {each.level for each in judge(seen())} == {"ok"}
+def test_healthy_installation_has_only_ok_findings():
+    assert {each.level for each in judge(facts())} == {"ok"}
     assert {each.level for each in judge(on_postgres())} == {"ok"}
 
 
 @pytest.mark.parametrize(
-    ("given", "expected", "told"),
+    ("values", "expected", "text"),
     [
-        ({"in_recovery": "true"}, "fail", "the server only reads"),
-        ({"default_transaction_read_only": "on"}, "fail", "the server only reads"),
+        ({"in_recovery": "true"}, "fail", "the server is read-only"),
+        ({"default_transaction_read_only": "on"}, "fail", "the server is read-only"),
         ({"fsync": "off"}, "warn", "fsync is off"),
         ({"full_page_writes": "off"}, "warn", "full_page_writes is off"),
-        ({"synchronous_commit": "off"}, "ok", "on for what Onbeat commits"),
-        ({"fsync": "on"}, "ok", "keep what is committed"),
+        ({"synchronous_commit": "off"}, "ok", "Onbeat turns it on"),
+        ({"fsync": "on"}, "ok", "make commits durable"),
     ],
 )
-def test_settings_of_the_server_that_promises_depend_on_are_judged(given, expected, told):
-    finding = found("server", on_postgres({"settings": given}))
-    assert (finding.level, told in finding.found) == (expected, True)
+def test_server_settings_that_affect_durability_are_reported(values, expected, text):
+    finding = found("server", on_postgres({"settings": values}))
+    assert (finding.level, text in finding.found) == (expected, True)
 
 
-def test_whatever_is_not_well_says_what_would_be_right():
-    broken = seen(
+def test_every_problem_has_a_hint():
+    broken = facts(
         overview={"gate_open": False},
-        standing={"failing": ["a"], "over": ["b"]},
+        store={"failing": ["a"], "over": ["b"]},
         python=(3, 10, 1),
-        holder=None,
+        lock_holder=None,
     )
     for each in judge(broken):
         assert (each.hint == "") == (each.level == "ok"), each
 
 
-def test_a_check_that_breaks_is_a_finding_and_the_others_go_on(monkeypatch):
-    def odd_check(seen):
+def test_check_that_raises_is_a_finding_and_the_others_still_run(monkeypatch):
+    def odd_check(facts):
         raise RuntimeError("odd")
 
     monkeypatch.setattr(diagnose, "CHECKS", (odd_check, *CHECKS))
-    first, *others = judge(seen())
+    first, *others = judge(facts())
     assert (first.check, first.level) == ("odd check", "fail")
     assert "RuntimeError: odd" in first.found
     assert len(others) > 10
@@ -138,7 +140,7 @@ def test_a_check_that_breaks_is_a_finding_and_the_others_go_on(monkeypatch):
     ("version", "expected"), [((3, 10, 14), "fail"), ((3, 11, 0), "ok"), ((3, 14, 1), "ok")]
 )
 def test_an_old_python_fails(version, expected):
-    assert level("python", seen(python=version)) == expected
+    assert level("python", facts(python=version)) == expected
 
 
 @pytest.mark.parametrize(
@@ -153,39 +155,39 @@ def test_an_old_python_fails(version, expected):
     ],
 )
 def test_an_sqlite_that_can_damage_a_file_fails(version, expected):
-    assert level("sqlite", seen(sqlite=version)) == expected
+    assert level("sqlite", facts(sqlite=version)) == expected
 
 
 @pytest.mark.parametrize(("tz", "expected"), [("2024b", "warn"), ("2025c", "ok"), ("2026f", "ok")])
-def test_zone_data_of_two_years_ago_is_old(tz, expected):
-    given = seen(tz=tz, standing={"tz": tz}, overview={"nodes": []})
-    assert level("zones", given) == expected
+def test_zone_data_older_than_two_years_warns(tz, expected):
+    current = facts(zone_data=tz, store={"tz": tz}, overview={"nodes": []})
+    assert level("zones", current) == expected
 
 
-def test_due_rows_of_newer_zone_data_fail_since_nothing_is_planned_here():
-    finding = found("zones", seen(tz="2026a", standing={"tz": "2026b"}))
+def test_due_rows_of_newer_zone_data_fail():
+    finding = found("zones", facts(zone_data="2026a", store={"tz": "2026b"}))
     assert finding.level == "fail"
     assert "2026b" in finding.found
 
 
 @pytest.mark.parametrize(("nodes", "expected"), [([], "warn"), (None, "ok")])
-def test_zone_data_that_is_not_followed_yet_needs_a_node(nodes, expected):
+def test_schedules_behind_the_zone_data_warn_without_a_node(nodes, expected):
     overview = {"following": ZoneDataProgress("2026a", 1000, 5000, 3, NOW)}
-    finding = found("zones", seen(overview=overview | ({} if nodes is None else {"nodes": nodes})))
+    finding = found("zones", facts(overview=overview | ({} if nodes is None else {"nodes": nodes})))
     assert finding.level == expected
     assert "1000 of 5000 schedules" in finding.found
 
 
-def test_nodes_with_other_zone_data_are_told():
+def test_nodes_with_other_zone_data_warn():
     finding = found(
-        "zones", seen(overview={"nodes": [HERE, replace(HERE, node_id="2", tz="2025b")]})
+        "zones", facts(overview={"nodes": [HERE, replace(HERE, node_id="2", tz="2025b")]})
     )
     assert (finding.level, "2025b" in finding.found) == ("warn", True)
 
 
-def test_settings_that_are_refused_fail_and_tell_where():
+def test_invalid_settings_fail_with_the_name_of_the_setting():
     refused = InvalidSettings("ONBEAT_FOO", "unknown setting", hint="did you mean ONBEAT_FOE?")
-    finding = found("settings", seen(settings=refused, looked={"problem": "?"}))
+    finding = found("settings", facts(settings=refused, database={"problem": "?"}))
     assert finding.level == "fail"
     assert finding.found == "ONBEAT_FOO: unknown setting"
     assert finding.hint == "did you mean ONBEAT_FOE?"
@@ -195,14 +197,14 @@ def test_settings_that_are_refused_fail_and_tell_where():
 def test_a_full_disk_fails_before_it_is_full(monkeypatch, free, expected):
     usage = type("Usage", (), {"free": free})
     monkeypatch.setattr("onbeat.doctor.machine.shutil.disk_usage", lambda _: usage)
-    assert level("disk", seen()) == expected
+    assert level("disk", facts()) == expected
 
 
-def test_an_output_that_is_no_folder_fails(folder):
+def test_output_that_is_not_a_folder_fails(folder):
     (folder / "here").write_text("")
-    assert level("output", seen(settings=Settings(output="here"))) == "fail"
+    assert level("output", facts(settings=Settings(output="here"))) == "fail"
     (folder / "there").mkdir()
-    assert level("output", seen(settings=Settings(output="there"))) == "ok"
+    assert level("output", facts(settings=Settings(output="there"))) == "ok"
 
 
 def make(path, mode, text=""):
@@ -223,12 +225,12 @@ def make(path, mode, text=""):
         ("jwt.key", 0o660, "warn"),
     ],
 )
-def test_files_that_others_may_read_are_told(folder, name, mode, expected):
+def test_files_readable_by_others_warn(folder, name, mode, expected):
     make(folder / name, mode)
-    given = seen(settings=Settings(tls_key="key.pem", jwt_key="jwt.key"))
-    assert level("files", given) == expected
+    current = facts(settings=Settings(tls_key="key.pem", jwt_key="jwt.key"))
+    assert level("files", current) == expected
     if expected == "warn":
-        assert name in found("files", given).found
+        assert name in found("files", current).found
 
 
 @pytest.mark.parametrize(
@@ -238,22 +240,22 @@ def test_files_that_others_may_read_are_told(folder, name, mode, expected):
         ('database = "postgresql://me@db/onbeat"', "ok"),
     ],
 )
-def test_a_file_of_settings_with_a_password_is_not_for_others(folder, text, expected):
+def test_settings_file_with_a_password_readable_by_others_warns(folder, text, expected):
     path = make(folder / "onbeat.toml", 0o644, text)
-    assert level("files", seen(settings_file=path)) == expected
+    assert level("files", facts(settings_file=path)) == expected
     path.chmod(0o600)
-    assert level("files", seen(settings_file=path)) == "ok"
+    assert level("files", facts(settings_file=path)) == "ok"
 
 
-def test_a_folder_of_secrets_is_for_its_user_alone(folder):
-    given = seen(settings=Settings(secrets="secrets"))
-    assert level("secrets", given) == "fail"
+def test_secrets_readable_by_others_warn(folder):
+    current = facts(settings=Settings(secrets="secrets"))
+    assert level("secrets", current) == "fail"
     (folder / "secrets").mkdir(mode=0o700)
     make(folder / "secrets" / "smtp", 0o600)
-    assert level("secrets", given) == "ok"
+    assert level("secrets", current) == "ok"
     make(folder / "secrets" / "smtp", 0o640)
-    assert "smtp" in found("secrets", given).found
-    assert level("secrets", given) == "warn"
+    assert "smtp" in found("secrets", current).found
+    assert level("secrets", current) == "warn"
 
 
 @pytest.mark.parametrize(
@@ -261,10 +263,10 @@ def test_a_folder_of_secrets_is_for_its_user_alone(folder):
     [("until-2026", "2026-01-01", "ok"), ("until-2026", "2026-06-20", "warn"), ("until-2026", "2026-07-02", "fail"),
      ("until-2060", "2060-06-01", "ok")],
 )  # fmt: skip
-def test_a_certificate_is_renewed_in_time(folder, name, day, expected):
+def test_certificate_warns_three_weeks_before_it_expires(folder, name, day, expected):
     (folder / "cert.pem").write_text(CERTIFICATES[name])
     now = ManualClock(f"{day}T00:00:00Z").now()
-    assert level("tls", seen(settings=Settings(tls_cert="cert.pem"), now=now)) == expected
+    assert level("tls", facts(settings=Settings(tls_cert="cert.pem"), now=now)) == expected
 
 
 @pytest.mark.parametrize(
@@ -276,77 +278,89 @@ def test_a_certificate_is_renewed_in_time(folder, name, day, expected):
         ssl.DER_cert_to_PEM_cert(b""),
     ],
 )
-def test_what_is_no_certificate_fails(folder, text):
+def test_invalid_certificate_fails(folder, text):
     (folder / "cert.pem").write_text(text)
-    assert level("tls", seen(settings=Settings(tls_cert="cert.pem"))) == "fail"
+    assert level("tls", facts(settings=Settings(tls_cert="cert.pem"))) == "fail"
     with pytest.raises(ValueError, match="certificate"):
         expires_at(text)
 
 
-def test_a_certificate_that_is_not_there_fails():
-    assert level("tls", seen(settings=Settings(tls_cert="nowhere.pem"))) == "fail"
+def test_certificate_is_not_checked_without_the_extra_server(folder, monkeypatch):
+    (folder / "cert.pem").write_text(CERTIFICATES["until-2026"])
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    finding = found("tls", facts(settings=Settings(tls_cert="cert.pem")))
+    assert (finding.level, finding.hint) == ("warn", install_command("server"))
+    assert "the extra `server`" in finding.found
+
+
+def test_missing_certificate_fails():
+    assert level("tls", facts(settings=Settings(tls_cert="nowhere.pem"))) == "fail"
 
 
 # -- the database
 
 
-def test_a_database_that_is_not_there_is_told_and_no_failure():
-    given = seen(
-        looked={
+def test_missing_database_warns():
+    current = facts(
+        database={
             "problem": "onbeat.db does not exist",
-            "hint": "onbeat up makes it",
+            "hint": "onbeat up creates it",
             "is_there": False,
         }
     )
-    assert level("database", replace(given, looked=replace(given.looked, standing=None))) == "warn"
-
-
-def test_one_that_cannot_be_reached_fails():
     assert (
-        level("database", seen(looked={"problem": "it cannot be reached", "is_there": False}))
+        level("database", replace(current, database=replace(current.database, standing=None)))
+        == "warn"
+    )
+
+
+def test_unreachable_or_moved_database_fails():
+    assert (
+        level("database", facts(database={"problem": "it cannot be reached", "is_there": False}))
         == "fail"
     )
     assert (
-        level("database", seen(looked={"problem": "it was moved", "hint": "--database"})) == "fail"
+        level("database", facts(database={"problem": "it was moved", "hint": "--database"}))
+        == "fail"
     )
 
 
 @pytest.mark.parametrize(("schema", "expected"), [(4, "warn"), (5, "ok"), (6, "fail")])
-def test_the_tables_are_to_be_of_this_program(schema, expected):
-    assert level("database", seen(looked={"schema": schema})) == expected
+def test_schema_older_than_this_program_warns_and_newer_fails(schema, expected):
+    assert level("database", facts(database={"schema": schema})) == expected
 
 
-def test_damage_fails_and_a_check_that_takes_too_long_is_told():
-    assert level("integrity", seen(looked={"damage": "row 3 missing"})) == "fail"
-    assert level("integrity", seen(looked={"is_checked": False})) == "warn"
+def test_damage_fails_and_an_unfinished_check_warns():
+    assert level("integrity", facts(database={"damage": "row 3 missing"})) == "fail"
+    assert level("integrity", facts(database={"is_checked": False})) == "warn"
 
 
-def test_a_large_wal_is_told():
-    assert level("wal", seen(looked={"wal": 300 * 2**20})) == "warn"
+def test_large_wal_warns():
+    assert level("wal", facts(database={"wal": 300 * 2**20})) == "warn"
 
 
-def test_that_no_node_is_up_is_told():
-    assert level("nodes", seen(holder=None)) == "warn"
+def test_no_node_up_warns():
+    assert level("nodes", facts(lock_holder=None)) == "warn"
     assert level("nodes", on_postgres(overview={"nodes": []})) == "warn"
 
 
-def test_nodes_that_only_run_plan_nothing():
+def test_no_node_with_the_role_plan_warns():
     runs = replace(HERE, roles=frozenset({"run"}))
     finding = found("nodes", on_postgres(overview={"nodes": [runs]}))
     assert (finding.level, "`plan`" in finding.found) == ("warn", True)
 
 
-def test_a_node_that_fell_silent_is_told():
+def test_silent_node_warns():
     silent = replace(HERE, node_id="2", name="there:2", alive_until=NOW - 1)
     finding = found("silent nodes", on_postgres(overview={"nodes": [HERE, silent]}))
-    assert (finding.level, finding.found) == ("warn", "there:2 fell silent")
-    assert level("silent nodes", seen(holder=None)) == "warn"  # the lock of a file tells
-    assert level("silent nodes", seen(overview={"nodes": [replace(HERE, alive_until=0)]})) == "ok"
+    assert (finding.level, finding.found) == ("warn", "there:2 fell silent: its lease has expired")
+    assert level("silent nodes", facts(lock_holder=None)) == "warn"  # by the lock of the file
+    assert level("silent nodes", facts(overview={"nodes": [replace(HERE, alive_until=0)]})) == "ok"
 
 
-def test_a_node_that_is_to_stop_is_told():
+def test_stopping_node_warns():
     assert (
-        level("stopping nodes", seen(overview={"nodes": [replace(HERE, is_stopping=True)]}))
+        level("stopping nodes", facts(overview={"nodes": [replace(HERE, is_stopping=True)]}))
         == "warn"
     )
 
@@ -355,63 +369,66 @@ def test_an_old_postgresql_fails():
     assert level("postgresql", on_postgres({"version": 12})) == "fail"
 
 
-def test_rights_that_are_lacking_fail():
+def test_missing_privileges_fail():
     finding = found("rights", on_postgres({"lacks": ["USAGE of the schema 'onbeat'"]}))
     assert (finding.level, "USAGE" in finding.found) == ("fail", True)
 
 
-def test_few_connections_are_told():
+def test_few_free_connections_warn():
     assert level("connections", on_postgres({"connections_left": 3})) == "warn"
 
 
-def test_a_pooler_is_told():
+def test_pooler_warns():
     assert level("pooler", on_postgres({"is_pooled": True})) == "warn"
 
 
 @pytest.mark.parametrize(
     ("apart", "expected"), [(0, "ok"), (-900, "ok"), (1_500, "warn"), (-60_000, "warn")]
 )
-def test_clocks_that_are_apart_are_told(apart, expected):
+def test_clock_skew_over_one_second_warns(apart, expected):
     assert level("clock", on_postgres({"clock": NOW + apart})) == expected
 
 
-# -- how things stand
+# -- the workload
 
 
 @pytest.mark.parametrize(
     ("behind", "expected"), [(0, "ok"), (9_999, "ok"), (10_000, "warn"), (60_000, "fail")]
 )
-def test_a_planner_that_is_behind_is_told(behind, expected):
-    assert level("planner", seen(overview={"next_due_at": NOW - behind, "due": 1})) == expected
+def test_planner_behind_warns_then_fails(behind, expected):
+    assert level("planner", facts(overview={"next_due_at": NOW - behind, "due": 1})) == expected
 
 
-def test_counts_of_none_are_in_words():
-    given = seen(overview={"next_due_at": None, "due": 0}, figures={"waiting_since": None})
-    assert found("planner", given).found == "no tick is due and undecided"
-    assert found("waiting", given).found == "no run waits"
-    one = seen(overview={"next_due_at": NOW - 3000, "due": 1})
+def test_planner_and_waiting_describe_zero_in_words():
+    current = facts(overview={"next_due_at": None, "due": 0}, figures={"waiting_since": None})
+    assert found("planner", current).found == "no tick is due and undecided"
+    assert found("waiting", current).found == "no run waits"
+    one = facts(overview={"next_due_at": NOW - 3000, "due": 1})
     assert found("planner", one).found == "1 tick is due, the first for 3 s"
 
 
-def test_nobody_is_behind_where_nobody_plans():
+def test_planner_is_not_checked_without_a_node_or_with_a_closed_gate():
     late = {"next_due_at": NOW - HOUR, "due": 1}
-    for given in (seen(overview=late, holder=None), seen(overview=late | {"gate_open": False})):
-        assert "planner" not in [each.check for each in judge(given)]
+    for current in (
+        facts(overview=late, lock_holder=None),
+        facts(overview=late | {"gate_open": False}),
+    ):
+        assert "planner" not in [each.check for each in judge(current)]
 
 
-def test_a_closed_gate_is_told():
-    assert level("gate", seen(overview={"gate_open": False})) == "warn"
+def test_closed_gate_warns():
+    assert level("gate", facts(overview={"gate_open": False})) == "warn"
 
 
-def test_a_definition_that_cannot_be_read_or_planned_fails():
-    finding = found("definitions", seen(standing={"definitions": [("odd", "garbage")]}))
+def test_definition_that_cannot_be_read_or_planned_fails():
+    finding = found("definitions", facts(store={"definitions": [("odd", "garbage")]}))
     assert (finding.level, finding.found) == ("fail", "odd cannot be planned")
-    assert level("definitions", seen(standing={"parked": ["odd"]})) == "fail"
+    assert level("definitions", facts(store={"parked": ["odd"]})) == "fail"
 
 
-def test_what_no_node_offers_is_told():
+def test_target_that_no_node_offers_warns():
     wanted = a_schedule("report", run={"python": "nightly"})
-    finding = found("offers", seen(standing={"definitions": [("report", definition(wanted))]}))
+    finding = found("offers", facts(store={"definitions": [("report", definition(wanted))]}))
     assert (finding.level, "'python:nightly'" in finding.found) == ("warn", True)
 
 
@@ -427,41 +444,41 @@ def test_what_no_node_offers_is_told():
         ({"http": "https://example.com/"}, "ok"),
     ],
 )
-def test_a_program_that_is_not_there_is_told(folder, run, expected):
+def test_missing_program_warns(folder, run, expected):
     (folder / "deep").mkdir()
     for name in ("here.sh", "deep/deep.sh"):
         (folder / name).write_text("")
     wanted = [("report", definition(a_schedule("report", run=run)))]
-    assert level("programs", seen(standing={"definitions": wanted})) == expected
+    assert level("programs", facts(store={"definitions": wanted})) == expected
 
 
-def test_schedules_that_are_over_are_told():
-    assert found("over", seen(standing={"over": ["once"]})).found == "once will never tick again"
+def test_ended_schedules_warn():
+    assert found("over", facts(store={"over": ["once"]})).found == "once will never tick again"
 
 
-def test_schedules_that_fail_again_and_again_are_told():
-    assert level("failing", seen(standing={"failing": list("abcde")})) == "warn"
-    assert level("stuck", seen(standing={"stuck": ["a"]})) == "warn"
-    assert "onbeat runs --stuck" in found("stuck", seen(standing={"stuck": ["a"]})).hint
-    assert "a, b, c and 2 more" in found("failing", seen(standing={"failing": list("abcde")})).found
+def test_failing_and_stuck_schedules_warn_with_a_few_names():
+    assert level("failing", facts(store={"failing": list("abcde")})) == "warn"
+    assert level("stuck", facts(store={"stuck": ["a"]})) == "warn"
+    assert "onbeat runs --stuck" in found("stuck", facts(store={"stuck": ["a"]})).hint
+    assert "a, b, c and 2 more" in found("failing", facts(store={"failing": list("abcde")})).found
 
 
 @pytest.mark.parametrize(("waited", "expected"), [(HOUR - 1, "ok"), (HOUR, "warn"), (-HOUR, "ok")])
-def test_a_run_that_waits_for_long_is_told(waited, expected):
-    assert level("waiting", seen(figures={"waiting_since": NOW - waited})) == expected
+def test_run_waiting_for_an_hour_warns(waited, expected):
+    assert level("waiting", facts(figures={"waiting_since": NOW - waited})) == expected
 
 
 @pytest.mark.parametrize(("age", "expected"), [(30 * DAY + HOUR, "ok"), (31 * DAY, "warn")])
-def test_history_beyond_what_is_kept_is_told(age, expected):
-    assert level("history", seen(standing={"first_ended": NOW - age, "runs": 7})) == expected
+def test_history_older_than_keep_warns(age, expected):
+    assert level("history", facts(store={"first_ended": NOW - age, "runs": 7})) == expected
 
 
 @pytest.mark.parametrize("state", ["failed", "in_doubt"])
-def test_notices_that_did_not_arrive_are_told(state):
-    assert level("notices", seen(figures={"outbox": {state: 1, "sent": 5}})) == "warn"
+def test_undelivered_notices_warn(state):
+    assert level("notices", facts(figures={"outbox": {state: 1, "sent": 5}})) == "warn"
 
 
-# -- looking
+# -- gathering facts
 
 
 def looked_at(path):
@@ -482,7 +499,7 @@ def a_file(path="onbeat.db", **fields):
     return Path(path)
 
 
-def test_a_file_is_looked_at_and_not_changed():
+def test_look_reads_a_file_without_changing_it():
     before = a_file(every="1h").read_bytes()
     found = looked_at("onbeat.db")
     assert found.problem == found.damage == ""
@@ -491,17 +508,17 @@ def test_a_file_is_looked_at_and_not_changed():
     assert Path("onbeat.db").read_bytes() == before
 
 
-def test_a_file_that_is_not_there_is_not_made():
+def test_look_does_not_create_a_missing_file():
     found = looked_at("onbeat.db")
     assert (found.is_there, found.problem) == (False, "onbeat.db does not exist")
     assert not Path("onbeat.db").exists()
 
 
-def test_a_file_of_something_else_a_damaged_and_a_moved_one_are_told_apart():
+def test_foreign_damaged_and_moved_files_are_distinguished():
     connection = apsw.Connection("else.db")
     connection.execute("CREATE TABLE meta (name, value)")
     connection.close()
-    assert "something else" in looked_at("else.db").problem
+    assert "another application" in looked_at("else.db").problem
     Path("text.db").write_text("no database at all\n" * 500)
     assert "damaged" in looked_at("text.db").problem
     connection = apsw.Connection(str(a_file("moved.db")))
@@ -510,7 +527,7 @@ def test_a_file_of_something_else_a_damaged_and_a_moved_one_are_told_apart():
     assert "was moved to postgresql://db/onbeat" in looked_at("moved.db").problem
 
 
-def test_damage_inside_a_file_is_found_and_the_rest_is_not_trusted():
+def test_file_with_damage_inside_is_not_read_further():
     path = a_file(every="1h")
     content = bytearray(path.read_bytes())
     content[5 * 4096 : 8 * 4096] = b"\x55" * (3 * 4096)
@@ -522,7 +539,7 @@ def test_damage_inside_a_file_is_found_and_the_rest_is_not_trusted():
 
 
 @pytest.mark.parametrize("version", [1, 99])
-def test_a_file_of_another_version_is_not_read_and_not_brought_up_to_date(version):
+def test_file_with_another_schema_is_neither_read_nor_migrated(version):
     path = a_file(every="1h")
     connection = apsw.Connection(str(path))
     connection.pragma("user_version", version)
@@ -532,7 +549,7 @@ def test_a_file_of_another_version_is_not_read_and_not_brought_up_to_date(versio
     assert looked_at(path).schema == version
 
 
-def test_a_check_that_takes_too_long_is_broken_off(monkeypatch):
+def test_integrity_check_stops_at_its_time_limit(monkeypatch):
     monkeypatch.setattr("onbeat.stores.sqlite.diagnostics.CHECK_LIMIT", -1.0)
     monkeypatch.setattr("onbeat.stores.sqlite.diagnostics.STEPS", 1)
     found = looked_at(a_file(every="1h"))
@@ -540,7 +557,7 @@ def test_a_check_that_takes_too_long_is_broken_off(monkeypatch):
     assert found.standing is not None
 
 
-def test_a_schedule_that_is_over_is_found_and_one_that_follows_another_is_not():
+def test_ended_schedules_exclude_manual_ones_and_followers():
     async def live():
         store = await SqliteStore.open(Path("onbeat.db"), clock=CLOCK, inline=True)
         await store.upsert(
@@ -558,13 +575,16 @@ def test_a_schedule_that_is_over_is_found_and_one_that_follows_another_is_not():
     assert looked_at("onbeat.db").standing.over == ["itself", "over"]
 
 
-def test_the_whole_is_looked_at_with_settings_that_are_refused():
+def test_look_works_with_invalid_settings():
     refused = InvalidSettings("lease", "'x' is no length", hint="5s")
-    given = asyncio.run(look(refused, settings_file=None, clock=CLOCK))
-    assert {each.check for each in judge(given) if each.level == "fail"} == {"settings", "database"}
+    current = asyncio.run(look(refused, settings_file=None, clock=CLOCK))
+    assert {each.check for each in judge(current) if each.level == "fail"} == {
+        "settings",
+        "database",
+    }
 
 
-def test_a_file_that_is_held_is_looked_at_all_the_same():
+def test_look_works_while_a_node_holds_the_file():
     async def live():
         store = await SqliteStore.open(Path("onbeat.db"), clock=CLOCK, inline=True)
         await store.register(Node("1", "here:1", EVERYTHING))
@@ -573,14 +593,14 @@ def test_a_file_that_is_held_is_looked_at_all_the_same():
         finally:
             await store.close()
 
-    given = asyncio.run(live())
-    assert (given.holder.pid, given.looked.problem) == (os.getpid(), "")
-    assert level("nodes", given) == "ok"
+    current = asyncio.run(live())
+    assert (current.lock_holder.pid, current.database.problem) == (os.getpid(), "")
+    assert level("nodes", current) == "ok"
 
 
-def test_memory_is_no_database_to_look_at():
-    given = asyncio.run(look(Settings(database="sqlite://"), settings_file=None, clock=CLOCK))
-    assert level("database", given) == "warn"
+def test_database_in_memory_warns():
+    current = asyncio.run(look(Settings(database="sqlite://"), settings_file=None, clock=CLOCK))
+    assert level("database", current) == "warn"
 
 
 # -- PostgreSQL
@@ -590,9 +610,9 @@ def looked_at_server(url):
     return asyncio.run(look_at_server(url, CLOCK))
 
 
-def test_a_server_without_our_tables_is_not_changed(postgres_url):
+def test_look_does_not_create_tables_on_a_server(postgres_url):
     found = looked_at_server(postgres_url)
-    assert (found.is_there, found.hint, found.standing) == (False, "onbeat up makes it", None)
+    assert (found.is_there, found.hint, found.standing) == (False, "onbeat up creates it", None)
     assert found.postgres.connections_left > 0
     with psycopg.connect(postgres_url) as connection:
         assert connection.execute("SELECT to_regnamespace('onbeat')").fetchone() == (None,)
@@ -607,17 +627,17 @@ def make_tables(url):
     asyncio.run(live())
 
 
-def test_a_server_with_our_tables_is_read(postgres_url):
+def test_look_reads_the_tables_of_a_server(postgres_url):
     make_tables(postgres_url)
     found = looked_at_server(postgres_url)
     assert found.problem == ""
     assert found.schema == found.known_schema
     assert found.standing.overview.schedules == 1
     assert found.postgres.lacks == []
-    assert abs(found.postgres.clock - NOW) > DAY  # the test's own clock is another
+    assert abs(found.postgres.clock - NOW) > DAY  # the server's clock, not that of the test
 
 
-def test_a_server_with_newer_tables_is_told_and_not_read(postgres_url):
+def test_server_with_a_newer_schema_is_not_read(postgres_url):
     make_tables(postgres_url)
     with psycopg.connect(postgres_url) as connection:
         connection.execute("UPDATE onbeat.meta SET value = '99' WHERE name = 'schema'")
@@ -625,7 +645,7 @@ def test_a_server_with_newer_tables_is_told_and_not_read(postgres_url):
     assert (found.schema, found.standing) == (99, None)
 
 
-def test_a_user_without_rights_is_told_what_it_lacks(postgres_url):
+def test_missing_privileges_of_the_database_user_are_named(postgres_url):
     make_tables(postgres_url)
     with psycopg.connect(postgres_url) as connection:
         connection.execute("DROP ROLE IF EXISTS nobody_much")
@@ -645,20 +665,20 @@ def test_a_user_without_rights_is_told_what_it_lacks(postgres_url):
             connection.execute("DROP ROLE nobody_much")
 
 
-def test_a_server_that_is_not_there_is_told_without_a_password():
+def test_unreachable_server_is_reported_without_its_password():
     found = looked_at_server("postgresql://me:hidden@127.0.0.1:1/onbeat")
     assert "cannot be reached" in found.problem
     assert "hidden" not in found.problem
 
 
-def test_an_address_that_makes_no_sense_is_told():
-    assert "cannot be read" in looked_at_server("postgresql://[::1/onbeat").problem
+def test_invalid_server_address_is_reported():
+    assert "cannot be parsed" in looked_at_server("postgresql://[::1/onbeat").problem
 
 
 # -- words
 
 
-def test_sizes_lengths_and_names_are_for_people():
+def test_sizes_lengths_and_names_are_readable():
     assert [size(n) for n in (12, 4096, 3 * 2**20, 5 * 2**30, 2 * 2**40)] == [
         "12 bytes", "4 KiB", "3 MiB", "5 GiB", "2.0 TiB",
     ]  # fmt: skip
@@ -668,7 +688,7 @@ def test_sizes_lengths_and_names_are_for_people():
     assert names("ab") == "a, b"
 
 
-# Made for this test; their keys are gone. Years from 2050 on are written in another way.
+# Made for this test; their keys were deleted. Years from 2050 on have another encoding.
 CERTIFICATES = {
     "until-2026": """-----BEGIN CERTIFICATE-----
 MIIBCzCBsaADAgECAgEHMAoGCCqGSM49BAMCMA8xDTALBgNVBAMMBHRlc3QwHhcN
@@ -691,7 +711,7 @@ Po2Bu4Q07HWVPN5jGSNLmY4gWCrBLALgFIeyXQmaXIE=
 }
 
 
-# -- the files that definitions come from
+# -- the files of definitions
 
 
 FINE = (
@@ -714,46 +734,46 @@ FILES = [
 ]  # fmt: skip
 
 
-def test_file_of_a_prompt_that_is_corrupt_is_named(folder):
+def test_corrupt_prompt_file_is_named(folder):
     settings = Settings(sessions_url="http://x", sessions_folder="p")
     for text, expected in (("{", "warn"), (FINE, "ok")):
         (folder / "p" / "daily").mkdir(parents=True, exist_ok=True)
         (folder / "p" / "daily" / "definition.json").write_text(text)
-        finding = found("session files", seen(settings=settings))
+        finding = found("session files", facts(settings=settings))
         assert finding.level == expected
         assert ("daily: definition.json is corrupt" in finding.found) == (expected == "warn")
 
 
-def test_folder_of_prompts_that_is_not_a_folder_fails_with_a_hint(folder):
+def test_prompt_folder_that_is_not_a_folder_fails_with_a_hint(folder):
     (folder / "p").write_text("")
     settings = Settings(sessions_url="http://x", sessions_folder="p")
-    finding = found("session files", seen(settings=settings))
+    finding = found("session files", facts(settings=settings))
     assert (finding.level, finding.found) == ("fail", "p cannot be used: Not a directory")
-    assert finding.hint == "sessions_folder: a folder that can be written to"
+    assert finding.hint == "set `sessions_folder` to a writable folder"
 
 
-@pytest.mark.parametrize(("given", "name", "text", "told"), FILES)
-def test_a_file_of_definitions_that_is_corrupt_is_named(folder, given, name, text, told):
+@pytest.mark.parametrize(("values", "name", "text", "problem"), FILES)
+def test_broken_file_of_definitions_is_named(folder, values, name, text, problem):
     if name is not None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    finding = found("source files", seen(settings=Settings(**given)))
-    assert (finding.level, told in finding.found) == ("warn", True), finding
+    finding = found("source files", facts(settings=Settings(**values)))
+    assert (finding.level, problem in finding.found) == ("warn", True), finding
 
 
-def test_a_session_file_that_is_corrupt_is_named_once(folder):
+def test_corrupt_session_file_is_reported_by_one_check_only(folder):
     (folder / "p" / "daily").mkdir(parents=True)
     (folder / "p" / "daily" / "definition.json").write_text("{")
     (folder / "onbeat.yaml").write_text("schedules: {}")
-    given = seen(settings=Settings(sessions_url="http://x", sessions_folder="p"))
-    finding = found("session files", given)
+    current = facts(settings=Settings(sessions_url="http://x", sessions_folder="p"))
+    finding = found("session files", current)
     assert (finding.level, "daily: definition.json" in finding.found) == ("warn", True), finding
-    assert level("source files", given) == "ok"
+    assert level("source files", current) == "ok"
 
 
-def test_files_without_a_mistake_are_well(folder):
+def test_valid_files_are_ok(folder):
     (folder / "p" / "daily").mkdir(parents=True)
     (folder / "p" / "daily" / "definition.json").write_text(FINE)
-    given = Settings(sessions_url="http://x", sessions_folder="p", workflows_folder="none")
-    assert level("source files", seen(settings=given)) == "ok"
-    assert level("session files", seen(settings=given)) == "ok"
+    values = Settings(sessions_url="http://x", sessions_folder="p", workflows_folder="none")
+    assert level("source files", facts(settings=values)) == "ok"
+    assert level("session files", facts(settings=values)) == "ok"

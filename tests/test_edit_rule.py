@@ -19,7 +19,7 @@ import pytest
 from onbeat import Onbeat
 from onbeat.app.launchers import check_target
 from onbeat.app.settings import Settings
-from onbeat.cli.apply import Wish, apply_definitions
+from onbeat.cli.apply import ApplyOptions, apply_definitions
 from onbeat.core.runs.run import Failed, Succeeded
 from onbeat.core.schedule import from_definition, read_schedule
 from onbeat.core.time.instants import parse_instant
@@ -126,7 +126,7 @@ class Native:
 
     async def _apply(self, world, service):
         file = read_file(world.folder / "onbeat.yaml", check_target)
-        await apply_definitions(service, file, Wish(source="onbeat.yaml"))
+        await apply_definitions(service, file, ApplyOptions(source="onbeat.yaml"))
 
 
 class FileApply(Native):
@@ -326,7 +326,7 @@ SURFACES = [FileApply, Up, Rest, Python, Services, Sessions, Flows, Workflows]
 # -- the afternoon
 
 
-class World:
+class EditHarness:
     """One database, and the lives of its nodes."""
 
     def __init__(self, folder, database, surface):
@@ -480,7 +480,7 @@ def table_of(surface, cells):
 @pytest.mark.parametrize("make", SURFACES, ids=lambda make: make.name)
 def test_an_edit_does_on_every_surface_what_the_rule_says(make, database, tmp_path, up_after):
     surface = make()
-    world = World(Path(tmp_path), database, surface)
+    world = EditHarness(Path(tmp_path), database, surface)
     cells = asyncio.run(asyncio.wait_for(world.play(up_after), 60))
     print(f"\n{surface.name} on {database.partition(':')[0]}: {len(cells)} cells, up {up_after}\n")
     print(table_of(surface, cells))

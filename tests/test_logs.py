@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import re
+import time
 from typing import get_args
 
 import msgspec
@@ -25,6 +26,7 @@ from onbeat.events import (
     RunRetrying,
     RunSkipped,
     RunStarted,
+    RunSucceeded,
     ScheduleCreated,
     ScheduleParked,
     SchedulePaused,
@@ -285,10 +287,10 @@ def test_a_text_with_a_character_that_utf_8_cannot_say_is_told_in_json(told):
 def test_what_the_engine_logs_is_told_in_the_same_way(written, as_json):
     stream = io.StringIO()
     logs.set_up(level="info", as_json=as_json, stream=stream)
-    logging.getLogger("onbeat.engine").warning("no heartbeat: %s", "the disk is full")
+    logging.getLogger("onbeat.engine").warning("heartbeat failed: %s", "the disk is full")
     text = stream.getvalue()
     assert len(text.splitlines()) == 1
-    assert "no heartbeat: the disk is full" in text
+    assert "heartbeat failed: the disk is full" in text
     if as_json:
         assert json.loads(text)["level"] == "warning"
 
@@ -298,12 +300,12 @@ def test_an_exception_is_told_with_its_trace(as_json):
     stream = io.StringIO()
     logs.set_up(level="info", as_json=as_json, stream=stream)
     broken = RuntimeError("boom")
-    logging.getLogger("onbeat.engine").error("the launcher of run %d failed", 7, exc_info=broken)
+    logging.getLogger("onbeat.engine").error("run %d: its launcher failed", 7, exc_info=broken)
     text = stream.getvalue()
     if as_json:
         assert "RuntimeError: boom" in json.loads(text)["trace"]
     else:
-        assert text.splitlines()[0].endswith("the launcher of run 7 failed")
+        assert text.splitlines()[0].endswith("run 7: its launcher failed")
         assert text.splitlines()[-1] == "RuntimeError: boom"
 
 
@@ -321,7 +323,7 @@ def test_a_program_that_sets_up_its_own_logging_hears_of_events(caplog):
     caplog.set_level("INFO")
     logs.write_log([RunSkipped("report", 7, NOON, "overlap")])
     assert [record.name for record in caplog.records] == ["onbeat"]
-    assert caplog.records[0].told["reason"] == "overlap"
+    assert caplog.records[0].fields["reason"] == "overlap"
 
 
 def test_and_reads_there_what_happened_to_what_and_why(caplog):
@@ -330,3 +332,123 @@ def test_and_reads_there_what_happened_to_what_and_why(caplog):
     message = caplog.records[0].getMessage()
     for word in ("run.failed", "report", "exit code 2"):
         assert word in message
+
+
+# -- on a terminal
+
+
+class Screen(io.StringIO):
+    """A terminal, of which the width is not known."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """Log events to a terminal that many milliseconds after NOON; return the lines."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    lines = []
+
+    def shown(*events, has_colours=False, level="info"):
+        screen = Screen()
+        logs.set_up(level=level, as_json=False, stream=screen, has_colours=has_colours)
+        for after, event in events:
+            record = (NOON * 1000 + after) / 1000
+            monkeypatch.setattr("logging.time.time", lambda at=record: at)
+            logs.write_log([event])
+        lines[:] = screen.getvalue().splitlines()
+        return lines
+
+    yield shown
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_a_run_on_a_terminal_has_local_time_a_lateness_with_a_unit_and_an_outcome(shown):
+    assert shown(
+        (12, RunStarted("report", 7, NOON, 1, "node-1", 1, due_at=NOON * 1000)),
+        (40, RunSucceeded("report", 7, NOON, 1)),
+    ) == [
+        "13:00:00  started    report                run 7, +12 ms",
+        "13:00:00  succeeded  report                run 7, after 28 ms",
+    ]
+
+
+def test_the_lateness_of_a_run_that_waited_is_that_of_its_due_time(shown):
+    lines = shown(
+        (0, RunEnqueued("report", 7, NOON, NOON * 1000 + 1000, "manual")),
+        (2500, RunStarted("report", 7, NOON, 2, "node-1", 1)),
+        (3700, RunFailed("report", 7, NOON, 2, "exit", "exit code 2", failures=3)),
+    )
+    assert lines == [
+        "13:00:00  enqueued   report                run 7, manual, due 13:00:01",
+        "13:00:02  started    report                run 7, attempt 2, +1.5 s",
+        "13:00:03  failed     report                run 7, after 1.2 s, attempt 2, 3 in a row, exit code 2",
+    ]
+
+
+def test_the_lateness_of_a_retry_is_that_of_the_retry(shown):
+    lines = shown(
+        (0, RunRetrying("report", 7, NOON, 1, NOON * 1000 + 2000, "exit", "exit code 2")),
+        (2004, RunStarted("report", 7, NOON, 2, "node-1", 1, triggered_by="retry")),
+    )
+    assert lines[1] == "13:00:02  started    report                run 7, attempt 2, +4 ms"
+
+
+def test_other_events_on_a_terminal_are_short_as_well(shown):
+    lines = shown(
+        (0, ScheduleCreated("report", 1, "{}", NOON + 3600)),
+        (0, ScheduleCreated("report", 1, "{}", NOON + 86_400)),
+        (0, RunSkipped("report", 7, NOON, "overlap", blocked_by=6)),
+        (0, RunRetrying("report", 8, NOON, 1, NOON * 1000 + 30_000, "exit", "exit code 2")),
+        (0, GateChanged(open=False)),
+        (0, NodeStopped("0123456789abcdef")),
+        (0, SchedulePaused("report", "until Monday")),
+    )
+    assert lines == [
+        "13:00:00  created    report                revision 1, next 14:00:00",
+        "13:00:00  created    report                revision 1, next 2026-01-02 13:00:00",
+        "13:00:00  skipped    report                run 7, overlap, run 6 is in flight",
+        "13:00:00  retrying   report                run 8, attempt 2 at 13:00:30, exit code 2",
+        "13:00:00  gate                             closed: nothing is decided and nothing starts",
+        "13:00:00  node down  0123456789ab",
+        '13:00:00  paused     report                note="until Monday"',
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=name_of)
+def test_every_event_is_one_line_no_longer_than_the_terminal(shown, kind):
+    event = an_event(kind)
+    (line,) = shown((0, event), level="debug")
+    assert len(line) <= 100
+    assert re.match(r"13:00:00  \S", line)
+
+
+def test_an_error_on_a_terminal_stays_on_its_line_and_cannot_control_it(shown):
+    error = "a\n\x1b[2J" + "b" * 200
+    (line,) = shown((0, RunFailed("report", 7, NOON, 1, "error", error)))
+    assert line.isprintable()
+    assert line.endswith("…")
+    assert len(line) == 100
+
+
+def test_colours_on_a_terminal_are_those_of_the_outcome_if_they_are_wanted(shown):
+    failed = RunFailed("report", 7, NOON, 1, "exit", "exit code 2")
+    assert "\x1b" not in shown((0, failed))[0]
+    assert "\x1b[31mfailed   \x1b[0m" in shown((0, failed), has_colours=True)[0]
+
+
+def test_a_message_on_a_terminal_has_its_level_and_is_not_cut(shown):
+    shown()
+    logging.getLogger("onbeat.engine").warning("no heartbeat: %s", "x" * 200)
+    line = logs.log.handlers[0].stream.getvalue().splitlines()[-1]
+    assert re.fullmatch(r"\d\d:\d\d:\d\d  warning    no heartbeat: x{200}", line)
+
+
+def test_json_is_written_to_a_terminal_if_it_is_asked_for():
+    screen = Screen()
+    logs.set_up(level="info", as_json=True, stream=screen)
+    logs.write_log([NodeStopped("node-1")])
+    assert json.loads(screen.getvalue())["event"] == "node.stopped"

@@ -148,7 +148,7 @@ def test_a_move_that_is_refused_leaves_the_file_as_it_was(path, postgres_url):
 
     kept = asyncio.run(live(path, ManualClock()))
     asyncio.run(take())
-    with pytest.raises(StoreUnusable, match="something in it already"):
+    with pytest.raises(StoreUnusable, match="the database is not empty"):
         moved(path, postgres_url)
 
     async def still_there():
@@ -235,7 +235,7 @@ def test_the_command_says_what_went_where(path, postgres_url):
     assert told["to"] == postgres_url.replace("onbeat@", "")
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (again.returncode, again.stdout) == (69, "")
-    assert "something in it already" in again.stderr
+    assert "the database is not empty" in again.stderr
 
 
 def test_a_file_beside_the_database_is_the_same_source_afterwards(path, postgres_url, monkeypatch):

@@ -1,4 +1,4 @@
-"""Peers are asked by `doctor` and at a start: real servers on loopback, which answer, refuse or hang."""
+"""Checks of peers by `doctor` and at a start, with real servers that answer, refuse or hang."""
 
 import asyncio
 import json
@@ -20,13 +20,14 @@ from onbeat.app.settings import Settings
 from onbeat.core.notify.channels import read_channels
 from tests.notifiers.servers import a_hook, a_post
 from tests.systems.flows.panel import FakePanel, Flow
+from tests.waiting import forever
 
 FLOW = "/-/127.0.0.1/8125/-/"
 
 
 @asynccontextmanager
 async def a_server(answer, **paths):
-    """A web server that answers everything so; what it was asked is in a list."""
+    """A web server with one answer, and the list of its requests."""
     asked = []
 
     async def handle(request):
@@ -49,15 +50,15 @@ async def a_server(answer, **paths):
 
 
 @pytest.fixture
-def nobody():
-    """Return an address where nothing listens."""
+def closed_port():
+    """Return an address on which no server listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
 
 @pytest.fixture
 def own_certificate(tmp_path):
-    """A certificate that no authority has signed."""
+    """A self-signed certificate."""
     command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout key -out cert"
     subprocess.run(command.split(), cwd=tmp_path, capture_output=True, check=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -66,13 +67,13 @@ def own_certificate(tmp_path):
 
 
 async def asked(environment=None, *, is_start=False, **settings):
-    """Return what came of asking, as (level, found) by the name of each peer."""
+    """Return (level, found) of each peer by its name."""
     found = await ask_peers(Settings(**settings), environment or {}, version="0", is_start=is_start)
     assert all(bool(each.hint) == (each.level != "ok") for each in found), found
     return {each.name: (each.level, each.found) for each in found}
 
 
-def test_where_settings_name_no_peer_none_is_asked():
+def test_no_peer_is_checked_without_settings():
     assert asyncio.run(asked()) == {}
 
 
@@ -85,7 +86,7 @@ def of_panel(url, **more):
 
 
 @pytest.mark.parametrize(
-    ("password", "level", "told"),
+    ("password", "level", "found"),
     [
         ("sesame", "ok", "{url} accepts the login of 'timer'"),
         (
@@ -95,7 +96,7 @@ def of_panel(url, **more):
         ),
     ],
 )
-def test_a_panel_is_asked_with_its_password_and_nothing_is_launched(password, level, told):
+def test_panel_check_logs_in_and_launches_nothing(password, level, found):
     panel = FakePanel({FLOW: Flow("a report", [])}, password="sesame")
 
     async def story():
@@ -105,19 +106,19 @@ def test_a_panel_is_asked_with_its_password_and_nothing_is_launched(password, le
         finally:
             await panel.stop()
 
-    url, found = asyncio.run(story())
-    assert found == {"panel": (level, told.format(url=url))}
+    url, checks = asyncio.run(story())
+    assert checks == {"panel": (level, found.format(url=url))}
     assert panel.launched == []
 
 
-def test_a_panel_that_is_away_or_whose_password_is_not_given_is_named(nobody):
-    away = asyncio.run(asked({"PW": "x"}, **of_panel(f"http://{nobody}")))
+def test_unreachable_panel_and_missing_password_fail(closed_port):
+    away = asyncio.run(asked({"PW": "x"}, **of_panel(f"http://{closed_port}")))
     assert away["panel"][0] == "fail"
-    assert away["panel"][1].startswith(f"http://{nobody} does not answer: ")
-    unset = asyncio.run(asked({}, **of_panel(f"http://{nobody}")))
+    assert away["panel"][1].startswith(f"http://{closed_port} does not answer: ")
+    unset = asyncio.run(asked({}, **of_panel(f"http://{closed_port}")))
     assert unset["panel"][0] == "fail"
     assert "PW" in unset["panel"][1]
-    missing = asyncio.run(asked(**of_panel(f"http://{nobody}", flows_password="")))
+    missing = asyncio.run(asked(**of_panel(f"http://{closed_port}", flows_password="")))
     assert missing["panel"][1].startswith("flows_password: it is missing: flows run as 'timer'")
 
 
@@ -125,26 +126,26 @@ def test_a_panel_that_is_away_or_whose_password_is_not_given_is_named(nobody):
 
 
 @pytest.mark.parametrize(("name", "setting"), [("chat server", "sessions_url"), ("executor", "workflows_executor")])  # fmt: skip
-def test_a_server_answers_fails_or_is_away(name, setting, nobody):
+def test_server_check_distinguishes_answers_errors_and_unreachable(name, setting, closed_port):
     async def story():
         found = {}
         for status in (200, 404, 405, 500):
             async with a_server(status) as (url, _):
-                level, told = (await asked(**{setting: url}))[name]
-                found[status] = level, told.removeprefix(url)
-        level, told = (await asked(**{setting: f"http://{nobody}"}))[name]
-        return found, level, told
+                level, problem = (await asked(**{setting: url}))[name]
+                found[status] = level, problem.removeprefix(url)
+        level, problem = (await asked(**{setting: f"http://{closed_port}"}))[name]
+        return found, level, problem
 
-    found, level, told = asyncio.run(story())
+    found, level, problem = asyncio.run(story())
     assert found[200] == ("ok", " answers (HTTP 200)")
     assert (found[404][0], found[405][0]) == ("ok", "ok")  # it is there, and knows other methods
     assert found[500] == ("fail", " answers HTTP 500: Internal Server Error")
     assert level == "fail"
-    assert told.startswith(f"http://{nobody} does not answer: ")
-    assert "refused" in told.lower()
+    assert problem.startswith(f"http://{closed_port} does not answer: ")
+    assert "refused" in problem.lower()
 
 
-def test_an_executor_that_refuses_the_token_is_named_and_is_sent_no_dag():
+def test_executor_that_refuses_the_token_fails_and_gets_no_dag():
     async def story():
         async with a_server(401) as (url, requests):
             given = {"workflows_executor": url, "workflows_token": "${env:T}", "pass_env": ("T",)}
@@ -156,7 +157,7 @@ def test_an_executor_that_refuses_the_token_is_named_and_is_sent_no_dag():
     assert (method, path, headers["Authorization"]) == ("OPTIONS", "/execute", "Bearer secret")
 
 
-def test_a_certificate_that_no_authority_has_signed_is_named(own_certificate):
+def test_self_signed_certificate_of_a_peer_fails(own_certificate):
     async def story():
         async with a_server(200, ssl_context=own_certificate) as (url, _):
             hook = read_channels({"ops": {"webhook": url}})
@@ -169,11 +170,11 @@ def test_a_certificate_that_no_authority_has_signed_is_named(own_certificate):
     assert re.search(r"certificate: self.signed certificate", found["webhook ops"][1])
 
 
-def test_peers_that_never_answer_are_given_up_all_at_the_same_time(monkeypatch):
+def test_hanging_peers_time_out_together(monkeypatch):
     monkeypatch.setattr(peers, "ANSWERS_WITHIN", 0.4)
 
     async def never(_):
-        await asyncio.sleep(30)
+        await forever()
 
     async def story():
         async with a_server(never) as (url, _):
@@ -185,28 +186,28 @@ def test_peers_that_never_answer_are_given_up_all_at_the_same_time(monkeypatch):
 
     found, took = asyncio.run(story())
     assert {level for level, _ in found.values()} == {"fail"}
-    assert all("no answer after 0." in told for _, told in found.values()), found
+    assert all("no answer after 0." in problem for _, problem in found.values()), found
     assert took < 1.1  # one after the other, it would be 1.2 s at least
 
 
 # -- Ray
 
 
-def test_ray_that_is_not_installed_is_named(monkeypatch, nobody):
+def test_missing_ray_package_fails(monkeypatch, closed_port):
     monkeypatch.setattr(peers, "find_spec", lambda name: None)
-    found = asyncio.run(asked(ray_address=nobody))
+    found = asyncio.run(asked(ray_address=closed_port))
     assert found == {"ray": ("fail", "ray is not installed here")}
 
 
 @pytest.mark.parametrize("is_start", [True, False])
-def test_a_ray_cluster_that_is_not_there_is_named(monkeypatch, nobody, is_start):
+def test_unreachable_ray_cluster_fails(monkeypatch, closed_port, is_start):
     monkeypatch.setattr(peers, "find_spec", lambda name: object())
-    found = asyncio.run(asked(ray_address=nobody, is_start=is_start))
+    found = asyncio.run(asked(ray_address=closed_port, is_start=is_start))
     assert found["ray"][0] == "fail"
-    assert found["ray"][1] == f"no cluster at {nobody}: Connection refused"
+    assert found["ray"][1] == f"no cluster at {closed_port}: Connection refused"
 
 
-def test_workflows_on_ray_without_an_address_of_a_cluster_are_named():
+def test_workflows_on_ray_without_a_cluster_address_fail():
     found = asyncio.run(asked(workflows_executor="ray"))
     assert found["ray"] == ("fail", "workflows_executor is ray, but ray_address is not set")
 
@@ -215,7 +216,7 @@ def test_workflows_on_ray_without_an_address_of_a_cluster_are_named():
 
 
 @pytest.mark.parametrize(("password", "level"), [("s3cret", "ok"), ("wrong", "warn")])
-def test_a_mail_server_is_logged_in_to_and_given_no_message(password, level):
+def test_mail_check_logs_in_and_sends_no_message(password, level):
     with a_post(logs_in=True) as server:
         address = f"smtp://ann@127.0.0.1:{server.port}"
         channel = {"smtp": address, "to": ["ops@example.com"], "password": "${env:PW}"}
@@ -228,18 +229,20 @@ def test_a_mail_server_is_logged_in_to_and_given_no_message(password, level):
         assert "wrong" not in found["mail ops"][1]
 
 
-def test_a_mail_server_that_is_away_is_named(nobody):
-    channel = {"smtp": f"smtp://{nobody}", "to": ["ops@example.com"]}
+def test_unreachable_mail_server_warns(closed_port):
+    channel = {"smtp": f"smtp://{closed_port}", "to": ["ops@example.com"]}
     found = asyncio.run(asked(notify=read_channels({"ops": channel})))
     assert found["mail ops"][0] == "warn"
     assert found["mail ops"][1].endswith("Connection refused")
 
 
-def test_a_webhook_is_connected_to_and_not_posted_to(nobody):
+def test_webhook_check_connects_and_posts_nothing(closed_port):
     async def story():
         async with a_hook() as hook:
             here = await asked(notify=read_channels({"ops": {"webhook": f"{hook.url}/s3cret"}}))
-            gone = await asked(notify=read_channels({"ops": {"webhook": f"http://{nobody}/x"}}))
+            gone = await asked(
+                notify=read_channels({"ops": {"webhook": f"http://{closed_port}/x"}})
+            )
             return here, gone, hook.got
 
     here, gone, got = asyncio.run(story())
@@ -248,7 +251,7 @@ def test_a_webhook_is_connected_to_and_not_posted_to(nobody):
     assert (gone["webhook ops"][0], got) == ("warn", [])
 
 
-def test_apprise_is_not_asked_as_it_can_only_send():
+def test_apprise_channel_is_not_contacted():
     found = asyncio.run(asked(notify=read_channels({"ops": {"apprise": "json://127.0.0.1:1/x"}})))
     assert found["apprise ops"][0] == "ok"
     assert found["apprise ops"][1].startswith("json:// was not checked: Apprise can only send")
@@ -273,7 +276,7 @@ def onbeat(folder, *words, **environment):
 
 @contextmanager
 def up(folder):
-    """A node in the foreground, until it has said what it has to say."""
+    """A node in the foreground, and its log."""
     with (folder / "log").open("wb") as log:
         node = subprocess.Popen(
             [sys.executable, "-m", "onbeat", "up"],
@@ -296,13 +299,13 @@ schedules:
 """
 
 
-def configure(folder, nobody):
+def configure(folder, closed_port):
     (folder / "onbeat.toml").write_text(f"""
-        sessions_url = "http://{nobody}"
+        sessions_url = "http://{closed_port}"
         sessions_folder = "prompts"
-        workflows_executor = "http://{nobody}"
+        workflows_executor = "http://{closed_port}"
         [notify.ops]
-        smtp = "smtp://{nobody}"
+        smtp = "smtp://{closed_port}"
         to = ["ops@example.com"]
     """)
     (folder / "prompts" / "daily").mkdir(parents=True)
@@ -310,8 +313,8 @@ def configure(folder, nobody):
     (folder / "onbeat.yaml").write_text(ONE)
 
 
-def test_doctor_has_a_line_for_each_peer_and_ends_with_1_if_runs_cannot_work(tmp_path, nobody):
-    configure(tmp_path, nobody)
+def test_doctor_lists_each_peer_and_exits_with_1_if_runs_cannot_work(tmp_path, closed_port):
+    configure(tmp_path, closed_port)
     done = onbeat(tmp_path, "doctor", "--json")
     found = {each["check"]: each for each in json.loads(done.stdout)}
     assert done.returncode == 1
@@ -327,18 +330,16 @@ def test_doctor_has_a_line_for_each_peer_and_ends_with_1_if_runs_cannot_work(tmp
     assert quick.returncode == 0
     assert "chat server" not in {each["check"] for each in json.loads(quick.stdout)}
     lines = onbeat(tmp_path, "doctor").stdout
-    assert f"fail  chat server     http://{nobody} does not answer: " in lines
+    assert f"fail  chat server     http://{closed_port} does not answer: " in lines
 
 
-def test_a_start_warns_once_of_each_peer_and_of_corrupt_files_and_is_up_before_that(
-    tmp_path, nobody
-):
-    configure(tmp_path, nobody)
-    with up(tmp_path) as said:
+def test_start_warns_once_about_each_peer_and_corrupt_file_after_it_is_up(tmp_path, closed_port):
+    configure(tmp_path, closed_port)
+    with up(tmp_path) as log:
         until = time.monotonic() + 20
-        while not all(f'"{each}: ' in said() for each in PEERS) and time.monotonic() < until:
+        while not all(f'"{each}: ' in log() for each in PEERS) and time.monotonic() < until:
             time.sleep(0.05)
-    told = said()
+    text = log()
     for peer in PEERS:
-        assert told.count(f'"{peer}: ') == 1, (peer, told)
-    assert told.index(" is up on ") < told.index('"chat server: ')
+        assert text.count(f'"{peer}: ') == 1, (peer, text)
+    assert text.index(" is up on ") < text.index('"chat server: ')

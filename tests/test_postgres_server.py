@@ -16,6 +16,7 @@ import pytest
 
 from tests import postgres
 from tests.postgres import Server, find_binaries, new_folder, shared_server
+from tests.waiting import await_condition
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(find_binaries() is None, reason="there is no PostgreSQL here")
@@ -136,7 +137,10 @@ def test_killed_it_takes_those_along_that_are_too_busy_to_notice(server, monkeyp
     busy = "SELECT count(*) FROM generate_series(1, 100000) a, generate_series(1, 100000) b"
     with ThreadPoolExecutor() as pool, closing(psycopg.connect(server.url())) as connection:
         asked = pool.submit(connection.execute, busy)
-        time.sleep(0.1)
+        running = (
+            f"SELECT count(*) FROM pg_stat_activity WHERE query = '{busy}' AND state = 'active'"
+        )
+        await_condition(lambda: ask(server.url(), running))
         server.kill()
         assert isinstance(asked.exception(timeout=5), psycopg.OperationalError)
         assert gone(connection.info.backend_pid)
@@ -147,7 +151,7 @@ def test_paused_it_does_not_answer_and_resumed_it_does(server):
     with ThreadPoolExecutor() as pool, closing(psycopg.connect(server.url())) as connection:
         server.pause()
         old, new = pool.submit(connection.execute, "SELECT 1"), pool.submit(ask, server.url())
-        time.sleep(0.3)
+        time.sleep(0.09)
         answered = [old.done(), new.done()]
         server.resume()
         assert answered == [False, False]

@@ -17,8 +17,9 @@ from onbeat.core.triggers.past import NO_PAST
 from onbeat.ports.store import Node
 from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
+from tests.inside import in_transaction, store_of
 from tests.systems.flows.conftest import URL
-from tests.systems.flows.conftest import World as Flows
+from tests.systems.flows.conftest import FlowsHarness as Flows
 from tests.systems.flows.panel import Flow
 
 
@@ -281,13 +282,13 @@ def test_listing_or_reading_schedules_changes_nothing(tmp_path):
     async def story(beat):
         await beat.define(a_schedule())
         await world.pass_by(beat, "1h")
-        store = beat._runtime.store
-        before = await store._worker.write(lambda tx: tx.connection.total_changes())
+        store = store_of(beat)
+        before = await in_transaction(store, lambda tx: tx.connection.total_changes())
         await beat.schedules()
         await beat.runs()
-        await beat._runtime.service.schedule("a-schedule")
-        await beat._runtime.service.overview()
-        return before == await store._worker.write(lambda tx: tx.connection.total_changes())
+        await beat.service.schedule("a-schedule")
+        await beat.service.overview()
+        return before == await in_transaction(store, lambda tx: tx.connection.total_changes())
 
     world = Beat(path=path)
     assert world.play(story)

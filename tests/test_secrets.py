@@ -1,4 +1,4 @@
-"""Secrets are named in definitions and known where they are used: nowhere else, and never for long."""
+"""Secrets: referenced in definitions, looked up at launch, and visible nowhere else."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ from onbeat.service.access import Caller
 from onbeat.service.service import Service
 from onbeat.testing import a_schedule
 from tests.cli.test_verbs import a_node, as_json, folder, ok, onbeat, until  # noqa: F401
-from tests.stores.conftest import Sqlite, World
+from tests.stores.conftest import Sqlite, StoreHarness
 
 CANARY = "canary-Zb4/'7\"é-nobody-may-see-this"
 
@@ -40,24 +40,24 @@ def secrets(tmp_path):
     return found
 
 
-# -- what a name stands for
+# -- looking secrets up
 
 
-def test_a_name_stands_for_the_text_of_its_file_without_the_last_newline(secrets):
+def test_secret_is_the_text_of_its_file_without_the_final_newline(secrets):
     assert read_secret(str(secrets), "token") == CANARY
     for text, found in [("a\r\n", "a"), ("a\n\n", "a\n"), (" a ", " a "), ("a\nb", "a\nb")]:
         (secrets / "other").write_bytes(text.encode())
         assert read_secret(str(secrets), "other") == found
 
 
-def test_links_within_the_folder_are_followed(secrets):
-    (secrets / "..data").mkdir()  # as Kubernetes has it
+def test_links_within_the_folder_of_secrets_are_followed(secrets):
+    (secrets / "..data").mkdir()  # as in Kubernetes
     (secrets / "..data" / "password").write_text("linked")
     (secrets / "password").symlink_to("..data/password")
     assert read_secret(str(secrets), "password") == "linked"
 
 
-def test_the_folder_itself_may_be_a_link(secrets, tmp_path):
+def test_folder_of_secrets_may_be_a_link(secrets, tmp_path):
     (tmp_path / "link").symlink_to(secrets)
     assert read_secret(str(tmp_path / "link"), "token") == CANARY
 
@@ -71,7 +71,7 @@ TRAVERSALS = [
 
 
 @pytest.mark.parametrize("name", TRAVERSALS)
-def test_no_name_leads_out_of_the_folder(secrets, tmp_path, name):
+def test_no_name_leads_out_of_the_folder_of_secrets(secrets, tmp_path, name):
     (tmp_path / "outside").write_text("not yours")
     (secrets / ".hidden").write_text("not meant")
     with pytest.raises(InvalidSchedule):
@@ -84,7 +84,7 @@ def test_no_name_leads_out_of_the_folder(secrets, tmp_path, name):
     ):
         with pytest.raises(InvalidSchedule):
             launcher.check(http(A=text) if isinstance(launcher, HttpLauncher) else command(A=text))
-    assert references.fill("x", text, Redactor()) == text  # it names nothing, and is sent as it is
+    assert references.fill("x", text, Redactor()) == text  # not a reference: sent unchanged
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_no_name_leads_out_of_the_folder(secrets, tmp_path, name):
     ],
     ids=["link out", "relative link out", "proc", "itself", "folder", "pipe", "device", "empty", "newline", "nul", "latin", "long", "nothing"],
 )  # fmt: skip
-def test_what_is_no_file_of_the_folder_is_not_read_or_told(secrets, tmp_path, make):
+def test_file_outside_the_folder_is_neither_read_nor_quoted(secrets, tmp_path, make):
     (tmp_path / "outside").write_text("not yours")
     make(secrets / "bad", tmp_path / "outside")
     with pytest.raises(InvalidSchedule) as refused:
@@ -115,12 +115,12 @@ def test_what_is_no_file_of_the_folder_is_not_read_or_told(secrets, tmp_path, ma
     assert "not yours" not in str(refused.value)
 
 
-def test_without_a_folder_there_are_no_secrets():
+def test_secret_is_refused_without_a_folder():
     with pytest.raises(InvalidSchedule, match="this node has no folder of secrets"):
         read_secret("", "token")
 
 
-def test_what_belongs_to_a_run_stays_in_its_folder(tmp_path):
+def test_files_of_a_run_stay_in_its_folder(tmp_path):
     given = Settings(database=f"sqlite:///{tmp_path}/onbeat.db")
     for run_id in (0, 1, -1, 10**9, 2**63 - 1, -(2**63)):
         for attempt in (0, 1, -1, 2**31):
@@ -135,13 +135,13 @@ IDS = [
 
 
 @pytest.mark.parametrize("schedule_id", IDS)
-def test_an_id_has_nothing_in_it_that_means_something_elsewhere(schedule_id):
+def test_schedule_id_with_special_characters_is_refused(schedule_id):
     with pytest.raises(InvalidSchedule):
         read_schedule(schedule_id, {"every": "1h", "run": {"command": ["true"]}})
 
 
 @pytest.mark.parametrize("schedule_id", [".ssh/authorized_keys", "-rf", "...", "a/b/c", "nul"])
-def test_an_id_is_not_the_name_of_a_file(tmp_path, schedule_id):
+def test_schedule_id_is_not_used_as_a_file_name(tmp_path, schedule_id):
     schedule = read_schedule(schedule_id, {"every": "1h", "run": {"command": ["true"]}})
     launcher = ProcessLauncher(tmp_path / "deep" / "er", environment=os.environ)
     assert launched(launcher, schedule.target, schedule_id)[0] == Succeeded()
@@ -149,11 +149,11 @@ def test_an_id_is_not_the_name_of_a_file(tmp_path, schedule_id):
     assert made == [Path("deep/er/000000/1-1.log")]
 
 
-def test_the_table_of_paths_is_as_long_as_it_was():
+def test_table_of_paths_is_complete():
     assert len(set(TRAVERSALS)) + len(IDS) >= 50
 
 
-# -- where it may stand
+# -- where references are allowed
 
 
 def http(**headers):
@@ -170,7 +170,7 @@ def a_launcher(kind, **given):
     return ProcessLauncher(Path("unused"), environment={}, **given)
 
 
-def test_a_bearer_s_secret_is_looked_up_and_hidden(tmp_path):
+def test_secret_of_a_bearer_header_is_looked_up_and_redacted(tmp_path):
     (tmp_path / "token").write_text("hush-hush\n")
     hidden = Redactor()
     filled = SecretReferences({}, str(tmp_path)).fill("A", "Bearer secret://token", hidden)
@@ -179,8 +179,8 @@ def test_a_bearer_s_secret_is_looked_up_and_hidden(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [http, command])
-def test_a_secret_is_the_whole_value_of_a_header_or_a_variable(kind):
-    for text in ("secret://token", "Bearer secret://token"):  # but for what such a header needs
+def test_reference_is_the_whole_value_of_a_header_or_a_variable(kind):
+    for text in ("secret://token", "Bearer secret://token"):  # a header may have the prefix Bearer
         a_launcher(kind.__name__).check(kind(A=text))
     for text in (
         "Bearer  secret://token",
@@ -191,7 +191,10 @@ def test_a_secret_is_the_whole_value_of_a_header_or_a_variable(kind):
         "secret://",
         "secret://{{ key }}",
     ):
-        with pytest.raises(InvalidSchedule, match=r"A: this names no secret \(secret://name as"):
+        with pytest.raises(
+            InvalidSchedule,
+            match=r"A: this is not a valid reference to a secret \(secret://name as",
+        ):
             a_launcher(kind.__name__).check(kind(A=text))
     with pytest.raises(InvalidSchedule, match="no variable is named after"):
         a_launcher(kind.__name__).check(kind(A="${HOME}"))
@@ -207,22 +210,22 @@ def test_a_secret_is_the_whole_value_of_a_header_or_a_variable(kind):
         ({"http": "http://a.test/", "inputs": {"a": {"b": "secret://token"}}}, r"inputs\.a\.b"),
     ],
 )  # fmt: skip
-def test_where_a_secret_would_be_seen_it_cannot_stand(fields, field):
+def test_reference_is_refused_where_the_secret_would_be_visible(fields, field):
     kind = "http" if "http" in fields else "command"
-    with pytest.raises(InvalidSchedule, match=rf"^{field}: a secret would be seen here"):
+    with pytest.raises(InvalidSchedule, match=rf"^{field}: a secret would be visible here"):
         a_launcher(kind).check(Target(kind, fields))
 
 
-def test_a_text_that_speaks_of_secrets_may_be_an_input():
+def test_text_about_secrets_may_be_an_input():
     fields = {"command": ["true"], "inputs": {"prompt": "what does secret://x or ${env:A} mean?"}}
     a_launcher("command").check(Target("command", fields))
 
 
-# -- what becomes of it
+# -- use and redaction
 
 
 def launched(launcher, target, schedule_id="report"):
-    """Launch once; return the outcome, what was printed, and what its file holds."""
+    """Launch once; return the outcome, the output, and the content of its file."""
     attempt = Attempt(1, schedule_id, 0, 0, 1, 1, target, inputs_text=target.inputs_text)
 
     async def main():
@@ -240,16 +243,16 @@ def launched(launcher, target, schedule_id="report"):
 TELL = "import os, json; t = os.environ['T']; print('it is', t, json.dumps(t), t[::-1]); raise SystemExit(t[0] != 'c')"
 
 
-def test_a_command_has_its_secret_and_what_it_prints_of_it_is_hidden(secrets, tmp_path):
+def test_command_gets_its_secret_and_its_output_is_redacted(secrets, tmp_path):
     launcher = ProcessLauncher(tmp_path / "out", environment=os.environ, secrets=str(secrets))
     fields = {"command": [sys.executable, "-c", TELL], "env": {"T": "secret://token"}}
     outcome, tail, kept = launched(launcher, Target("command", fields))
-    assert outcome == Succeeded()  # it began with the right letter
+    assert outcome == Succeeded()  # the command got the secret
     assert tail == kept
     assert tail == f'it is *** "***" {CANARY[::-1]}\n'
 
 
-def test_a_command_s_variable_may_name_what_is_passed_on_and_nothing_else(tmp_path):
+def test_command_may_reference_only_variables_that_are_passed_on(tmp_path):
     environment = {**os.environ, "TOKEN": CANARY, "OTHER": "x"}
     passed = ("PATH", "HOME", "TOKEN")
     fields = {"command": [sys.executable, "-c", TELL], "env": {"T": "${env:TOKEN}"}}
@@ -260,11 +263,11 @@ def test_a_command_s_variable_may_name_what_is_passed_on_and_nothing_else(tmp_pa
         fields["env"] = {"T": f"${{env:{name}}}"}
         launcher = ProcessLauncher(tmp_path / "out", environment=environment, passed=passed)
         outcome, _, _ = launched(launcher, Target("command", fields))
-        problem = f"env.T: this node does not pass the variable {name} on (pass_env names it)"
+        problem = f"env.T: this node does not pass on the variable {name} (add it to the setting pass_env)"
         assert outcome == Failed(problem, reason="invalid_target", retryable=False)
 
 
-def test_a_secret_that_is_not_there_is_no_launch(secrets, tmp_path):
+def test_missing_secret_fails_the_launch(secrets, tmp_path):
     launcher = ProcessLauncher(tmp_path / "out", environment=os.environ, secrets=str(secrets))
     outcome, _, _ = launched(launcher, command(A="secret://none"))
     assert (outcome.reason, outcome.retryable) == ("invalid_target", False)
@@ -272,7 +275,7 @@ def test_a_secret_that_is_not_there_is_no_launch(secrets, tmp_path):
 
 
 class Echo(BaseHTTPRequestHandler):
-    """Fails, and says all it was told."""
+    """Fails with an error that contains its whole input."""
 
     got: ClassVar[list] = []
 
@@ -308,7 +311,7 @@ VERBS = (
 PLAIN = "canary-Zb47-nobody-may-see-this"
 
 
-def test_a_canary_is_nowhere_but_where_it_is_needed(folder, echo):  # noqa: F811 - the folder to be in
+def test_secret_appears_only_where_it_is_needed(folder, echo):  # noqa: F811 - the folder to be in
     there = folder / "secrets"
     there.mkdir()
     (there / "canary").write_text(f"{PLAIN}\n")
@@ -358,9 +361,9 @@ def test_a_canary_is_nowhere_but_where_it_is_needed(folder, echo):  # noqa: F811
     assert [each[:200] for each in seen if PLAIN in each] == []
 
 
-# -- what cannot be composed
+# -- composed references
 
-COMPOSED = [  # what a header or a variable is defined as, what the run before answered, inputs by hand
+COMPOSED = [  # the text of a header or variable, the previous result, manual inputs
     ("{{ '$' }}{env:CANARY}", None, {}),
     ("{{ ' $' | trim }}{env:CANARY}", None, {}),
     ("{{ '$' }}{{ '{env:CANARY}' }}", None, {}),
@@ -417,7 +420,7 @@ DUMP = "import os, sys; open(sys.argv[1], 'w').write(repr({n: v for n, v in os.e
 
 
 class Listening(BaseHTTPRequestHandler):
-    """Keeps all it was told."""
+    """Records its whole input."""
 
     got: ClassVar[list] = []
 
@@ -441,8 +444,8 @@ def listening():
         thread.join()
 
 
-class Told:
-    """A store, its launchers, and what a target is told in the second run of a schedule."""
+class TargetInput:
+    """A store, its launchers, and the input of a target in the second run of a schedule."""
 
     def __init__(self, place, url):
         self.folder, self.url = place, url
@@ -454,11 +457,11 @@ class Told:
         }
 
     def run(self, scope, kind, case):
-        """Return the outcome and what arrived. Without a scope it was defined before any check."""
+        """Return the outcome and the input that arrived. Without a scope no check was made."""
         return asyncio.run(self._run(scope, kind, *case))
 
     def target(self, kind, values):
-        if kind == "http":  # a name, as nobody but an admin may define one of this machine
+        if kind == "http":  # a host name, as only an admin may define a private address
             return {"http": "http://hook.test/", "headers": values}
         argv = [sys.executable, "-c", DUMP, str(self.folder / "dump")]
         return {"command": argv, "env": values}
@@ -466,7 +469,7 @@ class Told:
     async def _run(self, scope, kind, values, answer, inputs):
         Listening.got.clear()
         (self.folder / "dump").unlink(missing_ok=True)
-        world = World(Sqlite(Path(mkdtemp(dir=self.folder))))
+        world = StoreHarness(Sqlite(Path(mkdtemp(dir=self.folder))))
         await world.open()
         await world.register(offers=frozenset({kind}))
         try:
@@ -499,13 +502,13 @@ class Told:
 
 @pytest.fixture
 def told(tmp_path, listening):
-    return Told(tmp_path, listening)
+    return TargetInput(tmp_path, listening)
 
 
 @pytest.mark.parametrize("kind", ["http", "command"])
 @pytest.mark.parametrize("scope", ["define", "admin", None])
 @pytest.mark.parametrize("case", COMPOSED, ids=lambda case: str(case[:2]))
-def test_no_template_composes_the_name_of_a_secret(told, scope, kind, case):
+def test_template_cannot_compose_a_reference(told, scope, kind, case):
     try:
         outcome, arrived = told.run(scope, kind, case)
     except (NotAllowed, InvalidSchedule):
@@ -518,15 +521,15 @@ def test_no_template_composes_the_name_of_a_secret(told, scope, kind, case):
 
 @pytest.mark.parametrize("kind", ["http", "command"])
 @pytest.mark.parametrize("case", WRITTEN, ids=lambda case: str(case[:2]))
-def test_what_an_admin_wrote_names_a_secret_beside_templates_as_well(told, kind, case):
-    for scope in ("admin", None):  # and so does what was defined before
+def test_reference_of_an_admin_works_next_to_templates(told, kind, case):
+    for scope in ("admin", None):  # as with definitions stored earlier
         outcome, arrived = told.run(scope, kind, case)
         assert (outcome, arrived.count(PLAIN)) == (Succeeded(), 1)
     with pytest.raises(NotAllowed):
         told.run("define", kind, case)
 
 
-def test_what_a_definer_may_compose_arrives_as_a_text_that_names_nothing(told):
+def test_composed_reference_of_a_definer_is_inert_text(told):
     _, arrived = told.run("define", "http", ("{{ '$' }}{env:CANARY}", None, {}))
     assert "'T': '$ {env:CANARY}'" in arrived
     _, arrived = told.run("define", "http", ("see {{ 'secret:' }}//canary", None, {}))
@@ -541,23 +544,23 @@ def test_what_a_definer_may_compose_arrives_as_a_text_that_names_nothing(told):
         "${{ key }}", "{{ 'secret://a' }}", "secret://{{ key }}", "{{ key }}secret://a",
     ],
 )  # fmt: skip
-def test_a_secret_in_a_template_and_a_template_in_a_secret_are_refused(kind, text):
+def test_reference_in_a_template_and_template_in_a_reference_are_refused(kind, text):
     with pytest.raises(InvalidSchedule, match=r"A: "):
         a_launcher(kind.__name__).check(kind(A=text))
     a_launcher(kind.__name__).check(kind(A="{{ key }} ${env:A}{{ '}' }}${env:B}"))
 
 
-def test_the_table_of_compositions_is_as_long_as_it_was():
+def test_table_of_compositions_is_complete():
     assert len(COMPOSED) >= 40
 
 
-def test_there_is_one_spelling_of_what_names_a_secret():
-    source = Path(references.__file__).parent
+def test_pattern_of_references_is_defined_once():
+    source = Path(references.__file__).parent.parent
     spelt = [p.name for p in source.rglob("*.py") if r"\$\{env:" in p.read_text()]
     assert spelt == ["channels.py"]
 
 
-# -- telling of a run's end
+# -- callback headers
 
 
 def callback_headers(echo, **given):
@@ -570,13 +573,13 @@ def callback_headers(echo, **given):
     return Echo.got[0], outcome, tail
 
 
-def test_a_target_that_may_accept_a_run_is_told_how_to_report_its_end(echo):
+def test_target_that_may_accept_a_run_gets_callback_headers(echo):
     headers, _, _ = callback_headers(echo)
     key = headers["Idempotency-Key"]
     assert headers["Onbeat-Callback-Token"] == f"token-{key}"
     assert headers["Onbeat-Callback"] == f"https://x/{key}"
 
 
-def test_a_target_that_tells_of_no_end_gets_no_token(echo):
+def test_target_that_never_accepts_gets_no_callback_headers(echo):
     headers, _, _ = callback_headers(echo, feedback=False)
     assert not [name for name in headers if name.startswith("Onbeat-Callback")]

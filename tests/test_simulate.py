@@ -1,4 +1,4 @@
-"""A forecast says what the engine then does; and what is only counted is what would be played."""
+"""Forecasts match the engine, and counted ticks match simulated ones."""
 
 import asyncio
 import tracemalloc
@@ -36,12 +36,12 @@ NOON = parse_instant("2026-03-28T12:00:00Z") * 1000  # clocks in Berlin go forwa
 
 
 class Lasting(RecordingLauncher):
-    """Runs that last as long as it is said, by a clock that the test turns."""
+    """A launcher whose runs last as long as a test specifies, by a manual clock."""
 
     def __init__(self, clock, lengths):
         super().__init__()
         self._clock, self._lengths = clock, lengths
-        self.running = {}  # when each ends, and what tells it so
+        self.running = {}  # when each ends, and the future to resolve then
 
     async def launch(self, attempt):
         over = asyncio.get_running_loop().create_future()
@@ -55,14 +55,14 @@ class Lasting(RecordingLauncher):
 
 
 class Life:
-    """The real planner, dispatcher and store, on a clock that is turned to whatever comes next."""
+    """The real planner, dispatcher and store, on a clock that is moved to each next change."""
 
     def __init__(self, schedules, lengths, places, pauses):
         self._schedules, self._lengths = schedules, lengths
         self._places, self._pauses = places, pauses
 
     def rows(self, first, until, *, look_at=None):
-        """Return every run there is when all that is before `until` has happened.
+        """Return all runs at `until`.
 
         How things stood at the instant `look_at` is kept as `standings`.
         """
@@ -100,11 +100,11 @@ class Life:
             await store.set_group(name, places=places)
         for schedule_id, until in self._pauses.items():
             await store.pause(schedule_id, until=until)
-        await store.hold(NODE)
+        await store.acquire(NODE)
         await store.register(NODE)
 
     async def _happen(self, store, planner, dispatcher):
-        """Decide and start all that is due; then end the runs whose time is over."""
+        """Decide and start all that is due; then end the runs that have reached their length."""
         while True:
             planned = await planner.plan_once()
             expired = await store.expire(limit=500)
@@ -114,7 +114,7 @@ class Life:
             if not (planned.ticks or expired or claimed):
                 break
         now = store.clock.now()
-        dispatcher.end(await store.to_end(NODE))
+        dispatcher.cancel(await store.to_end(NODE))
         for end, over in list(self.launcher.running.values()):
             if end <= now and not over.done():
                 over.set_result(None)
@@ -126,7 +126,7 @@ class Life:
 
 
 def forecast_of(schedules, lengths, places=None, pauses=None, *, first=NOON, until, **given):
-    """Return the forecast and every row of it, for schedules that are defined at `first`."""
+    """Return the forecast and all its rows, for schedules defined at `first`."""
     found = Snapshot(first, places=places or {}, is_up=False)
     found = with_definitions(found, schedules)
     told = []
@@ -145,7 +145,7 @@ def forecast_of(schedules, lengths, places=None, pauses=None, *, first=NOON, unt
 
 
 def as_kept(rows, until):
-    """Return what is compared of runs that have ended: as the store has them, or the forecast."""
+    """Return the fields of finished runs that are compared, of the store or of the forecast."""
     return sorted(
         (row.schedule_id, row.run_at, str(row.status), row.reason, row.started_at, row.finished_at)
         for row in rows
@@ -192,7 +192,7 @@ MIXED = {
 }  # fmt: skip
 
 
-def test_a_day_goes_row_by_row_as_it_was_forecast():
+def test_forecast_of_a_day_matches_the_engine_row_by_row():
     schedules = [a_schedule(name, **given) for name, (given, _) in MIXED.items()]
     lengths = {name: length for name, (_, length) in MIXED.items()}
     places, pauses, until = {"g": 2}, {"rested": NOON + 6 * HOUR}, NOON + DAY
@@ -239,7 +239,7 @@ FOLLOW = st.sampled_from([None, None, {"schedule": "s0", "outcome": "success"}])
 
 @st.composite
 def schedule_sets(draw):
-    """Schedules of any policy, with how long their runs last."""
+    """Schedules with any policies, and the lengths of their runs."""
     found, lengths = [], {}
     for i in range(draw(st.integers(1, 5))):
         fields = draw(TIMES) | {"timezone": draw(ZONES)}
@@ -248,7 +248,7 @@ def schedule_sets(draw):
         fields |= draw(AROUND) | draw(POLICIES)
         try:
             found.append(a_schedule(f"s{i}", **fields))
-        except InvalidSchedule:  # no tick would be left
+        except InvalidSchedule:  # it would have no ticks
             reject()
         lengths[f"s{i}"] = draw(LENGTHS)
     return found, lengths
@@ -256,7 +256,7 @@ def schedule_sets(draw):
 
 @settings(max_examples=60, deadline=None)
 @given(schedule_sets(), st.sampled_from([0, 11 * HOUR + 1500]), st.sampled_from([None, "s0"]))
-def test_what_is_only_counted_is_what_would_be_played(drawn, later, only):
+def test_counted_ticks_equal_simulated_ticks(drawn, later, only):
     schedules, lengths = drawn
     asked = {"until": NOON + 20 * HOUR, "since": NOON + later, "only": only and [only]}
     counted, _ = forecast_of(schedules, lengths, {"g": 2}, **asked)
@@ -266,7 +266,7 @@ def test_what_is_only_counted_is_what_would_be_played(drawn, later, only):
 
 @settings(max_examples=25, deadline=None)
 @given(schedule_sets())
-def test_whatever_the_policies_it_goes_as_it_was_forecast(drawn):
+def test_forecast_matches_the_engine_for_any_policies(drawn):
     schedules, lengths = drawn
     first = parse_instant("2026-03-29T00:30:00Z") * 1000
     until = first + 2 * HOUR
@@ -275,7 +275,7 @@ def test_whatever_the_policies_it_goes_as_it_was_forecast(drawn):
     assert as_kept(rows, until) == as_kept(kept, until)
 
 
-def test_it_goes_on_from_where_schedules_stand_as_it_was_forecast():
+def test_forecast_from_a_snapshot_matches_the_engine():
     schedules = [a_schedule(name, **given) for name, (given, _) in MIXED.items()]
     lengths = {name: length for name, (_, length) in MIXED.items()}
     places, pauses, until = {"g": 2}, {"rested": NOON + 6 * HOUR}, NOON + 9 * HOUR
@@ -300,7 +300,7 @@ def test_it_goes_on_from_where_schedules_stand_as_it_was_forecast():
 
 
 def simulated(standings, **given):
-    """Return a forecast of how these things go on."""
+    """Return a forecast from a snapshot."""
     simulation = Simulation(standings, **given)
     done = list(simulation.steps())
     assert done == sorted(done)
@@ -309,11 +309,11 @@ def simulated(standings, **given):
 
 
 def standing_of(*schedules, now=NOON, **given):
-    """Return how things stand just after these were defined."""
+    """Return the snapshot just after these schedules were defined."""
     return with_definitions(Snapshot(now, **given), schedules)
 
 
-def test_days_are_those_of_the_zone_and_one_is_an_hour_short():
+def test_days_of_a_forecast_are_those_of_the_zone():
     standings = standing_of(a_schedule("hourly", every="1h"))
     found = simulated(standings, until=NOON + 2 * DAY, timezone="Europe/Berlin")
     days = {day.date: day.fires for day in found.days}
@@ -321,7 +321,7 @@ def test_days_are_those_of_the_zone_and_one_is_an_hour_short():
     assert found.fires == 47
 
 
-def test_the_peak_is_told_with_when_it_is_and_who_runs_in_that_minute():
+def test_forecast_has_the_peak_its_time_and_its_schedules():
     standings = standing_of(
         a_schedule("often", every="20s"),
         a_schedule("hourly", every="1h"),
@@ -333,7 +333,7 @@ def test_the_peak_is_told_with_when_it_is_and_who_runs_in_that_minute():
     assert found.busiest == {"often": 3, "later": 1}
 
 
-def test_one_that_ends_as_another_starts_is_not_beside_it():
+def test_run_that_ends_as_another_starts_is_not_concurrent():
     standings = standing_of(a_schedule("queued", every="1m", overlap="queue"))
     found = simulated(standings, until=NOON + HOUR, run_length=90 * SECOND)
     assert found.peak == 1
@@ -343,13 +343,13 @@ def test_one_that_ends_as_another_starts_is_not_beside_it():
     assert queued.longest_wait == (queued.fires - 1) * 30 * SECOND
 
 
-def test_a_tick_as_its_run_ends_finds_that_run_in_its_way():
+def test_tick_at_the_end_of_a_run_overlaps_it():
     standings = standing_of(a_schedule("tight", every="1m"))
     found = simulated(standings, until=NOON + HOUR, run_length=MINUTE)
     assert (found.fires, found.skips) == (30, {"overlap": 29})
 
 
-def test_a_schedule_that_stays_paused_skips_every_tick():
+def test_paused_schedule_skips_every_tick():
     (standing,) = standing_of(a_schedule("rested", every="1h")).standings
     standing = replace(standing, is_paused=True, due=None)
     found = simulated(Snapshot(NOON, (standing,)), until=NOON + DAY)
@@ -357,25 +357,25 @@ def test_a_schedule_that_stays_paused_skips_every_tick():
     assert [(day.date, day.skips) for day in found.days] == [("2026-03-28", 11), ("2026-03-29", 12)]
 
 
-def test_what_was_missed_before_it_begins_is_caught_up_as_the_policy_says():
+def test_ticks_missed_before_the_simulation_follow_the_catchup_policy():
     (standing,) = standing_of(a_schedule("late", every="1h"), now=NOON - 5 * HOUR).standings
     found = simulated(Snapshot(NOON + SECOND, (standing,)), until=NOON + 2 * HOUR)
     assert (found.ticks, found.fires, found.skips) == (6, 2, {"coalesced": 4})
 
 
 def both_ways(*schedules, until, **given):
-    """Return a forecast that is the same whether ticks are counted or all are played."""
+    """Return a forecast, checked to be the same with counted and with simulated ticks."""
     counted = simulated(standing_of(*schedules), until=until, **given)
     played = simulated(standing_of(*schedules), until=until, counts=False, **given)
     assert forecast_fields(counted) == forecast_fields(played)
     return counted
 
 
-# The first stretch that is counted at once is an hour: it ends at one o'clock.
+# The first span is an hour: it ends at one o'clock.
 
 
-def test_a_run_goes_on_when_its_schedule_is_played_after_it_was_counted():
-    # Up to then its runs end before the next tick; from then on they do not.
+def test_counted_run_continues_when_its_schedule_is_simulated():
+    # In the first span its runs end before the next tick, afterwards they do not.
     schedule = a_schedule("busier", cron="50 12 * * *", overlap="queue")
     schedule = replace(schedule, trigger=schedule.trigger | cron("*/5 13-14 * * *"))
     beside = a_schedule("beside", cron="55 12 * * *", overlap="allow")
@@ -386,14 +386,14 @@ def test_a_run_goes_on_when_its_schedule_is_played_after_it_was_counted():
     assert found.peak == 2
 
 
-def test_a_run_that_lasts_into_the_next_stretch_is_in_the_way_there():
+def test_run_blocks_ticks_of_the_next_span():
     ends_then = a_schedule("tight", cron="50 12 * * *")
     ends_then = replace(ends_then, trigger=ends_then.trigger | cron("0,30 13 * * *"))
     found = both_ways(ends_then, until=NOON + 2 * HOUR, run_length=10 * MINUTE)
     assert (found.fires, found.skips) == (2, {"overlap": 1})
 
 
-def test_a_run_that_lasts_into_the_next_stretch_counts_for_the_peak_there():
+def test_run_counts_for_the_peak_of_the_next_span():
     schedules = [a_schedule(f"s{i}", cron=f"{50 + i} 12 * * *") for i in range(3)]
     found = both_ways(
         *schedules, a_schedule("late", cron="5 13 * * *"), until=NOON + DAY, run_length=20 * MINUTE
@@ -402,14 +402,14 @@ def test_a_run_that_lasts_into_the_next_stretch_counts_for_the_peak_there():
     assert found.busiest == {"late": 1, "s0": 1, "s1": 1, "s2": 1}
 
 
-def test_ticks_that_are_moved_to_an_opening_start_there():
+def test_ticks_moved_to_an_opening_start_there():
     hours = {"hours": ["12:00-12:45"], "outside": "move"}
     schedule = a_schedule("moved", cron="30 * * * *", within=hours)
     found = both_ways(schedule, until=NOON + DAY + 50 * MINUTE)
     assert [(day.date, day.fires) for day in found.days] == [("2026-03-28", 1), ("2026-03-29", 2)]
 
 
-def test_who_waits_behind_one_that_waited_too_long_takes_its_turn():
+def test_run_behind_an_expired_one_starts():
     schedules = [
         a_schedule("first", cron="0 13 * * *", group="g"),
         a_schedule("queued", cron="0,1 13 * * *", group="g", overlap="queue", start_deadline="2m"),
@@ -420,7 +420,7 @@ def test_who_waits_behind_one_that_waited_too_long_takes_its_turn():
     assert by_name["queued"].fires == 1
 
 
-def test_a_run_that_waits_through_a_pause_starts_when_that_ends():
+def test_run_waiting_through_a_pause_starts_at_its_end():
     (standing,) = standing_of(a_schedule("rested", every="1h")).standings
     until = NOON + 30 * MINUTE
     waiting = Run(1, NOON // 1000, Status.ENQUEUED, until - 10 * SECOND, NOON)
@@ -446,14 +446,14 @@ def test_accepted_run_blocks_ticks_until_its_deadline_and_no_longer():
     assert (remote.ticks, remote.fires, remote.skips) == (3, 1, {"overlap": 2})
 
 
-def test_a_backlog_is_decided_before_any_of_its_runs_end():
+def test_backlog_is_decided_before_its_runs_end():
     schedule = a_schedule("late", every="1m", catchup="all", overlap="queue", queue_limit=1000)
     (standing,) = standing_of(schedule, now=NOON - 4 * HOUR).standings
     found = simulated(Snapshot(NOON, (standing,)), until=NOON + HOUR, run_length=1)
     assert found.fires == 4 * 60 + 59
 
 
-def test_the_groups_others_fill_make_a_named_schedule_wait():
+def test_schedules_of_the_same_group_are_simulated_too():
     standings = standing_of(
         a_schedule("mine", every="10m", group="g"),
         a_schedule("other", every="10m", group="g", priority=9),
@@ -468,17 +468,17 @@ def test_the_groups_others_fill_make_a_named_schedule_wait():
     assert (group.name, group.places, group.peak) == ("g", 1, 1)
 
 
-def test_what_is_before_since_is_played_and_not_counted():
+def test_time_before_since_is_simulated_but_not_counted():
     standings = standing_of(a_schedule("five", every="1h", max_runs=5))
     found = simulated(standings, until=NOON + DAY, since=NOON + 3 * HOUR + 1)
     assert (found.ticks, found.fires) == (2, 2)
 
 
-def test_five_years_are_the_longest():
+def test_simulation_is_limited_to_five_years():
     found = simulated(
         standing_of(a_schedule("yearly", cron="0 0 1 1 *")), until=NOON + 9 * 366 * DAY
     )
-    assert found.cut_off == "five years are the longest that is simulated"
+    assert found.cut_off == "a simulation covers at most five years"
     assert found.last - found.first == 5 * 366 * DAY
     assert found.asked == NOON + 9 * 366 * DAY
     assert found.fires == 5
@@ -489,7 +489,7 @@ def test_five_years_are_the_longest():
     [({"most_played": 100}, "100 ticks had to be decided one by one"),
      ({"most_counted": 1000}, "1000 ticks were counted")],
 )  # fmt: skip
-def test_too_many_ticks_end_it_where_all_before_is_told(given, told):
+def test_too_many_ticks_cut_the_simulation_off(given, told):
     schedules = a_schedule("queued", every="1m", overlap="queue"), a_schedule("plain", every="30s")
     found = simulated(standing_of(*schedules), until=NOON + 9 * DAY, run_length=70_000, **given)
     assert told in found.cut_off
@@ -499,7 +499,7 @@ def test_too_many_ticks_end_it_where_all_before_is_told(given, told):
     assert (whole.days, whole.peak, whole.peak_at) == (found.days, found.peak, found.peak_at)
 
 
-def test_a_year_of_many_is_done_in_small_steps_and_little_memory():
+def test_year_of_many_schedules_is_simulated_in_small_steps_and_bounded_memory():
     schedules = [a_schedule(f"s{i}", cron=f"{i % 60} * * * *") for i in range(100)]
     tracemalloc.start()
     try:
@@ -513,7 +513,7 @@ def test_a_year_of_many_is_done_in_small_steps_and_little_memory():
     assert most < 60_000_000
 
 
-def test_a_definition_that_is_timed_as_before_keeps_its_position_and_another_begins_anew():
+def test_unchanged_timing_keeps_the_position_and_a_new_one_restarts():
     old = newly_defined(a_schedule("report", every="7h"), now=NOON - HOUR)
     same = redefined(old, a_schedule("report", every="7h", overlap="queue"), now=NOON)
     assert (same.due, same.decided_until) == (old.due, old.decided_until)
@@ -523,7 +523,7 @@ def test_a_definition_that_is_timed_as_before_keeps_its_position_and_another_beg
     assert other.past.created_at == (NOON - HOUR) // 1000
 
 
-def test_what_follows_nothing_or_itself_through_others_is_refused():
+def test_missing_or_circular_followed_schedules_are_refused():
     with pytest.raises(InvalidSchedule, match="b follows 'a', which is not there"):
         standing_of(a_schedule("b", after={"schedule": "a", "outcome": "success"}))
     with pytest.raises(InvalidSchedule, match="a follows b follows a"):
@@ -533,7 +533,7 @@ def test_what_follows_nothing_or_itself_through_others_is_refused():
         )
 
 
-def test_as_of_the_past_everything_is_as_if_it_had_been_defined_then():
+def test_snapshot_as_of_the_past_has_schedules_defined_then():
     found = standing_of(a_schedule("hourly", every="1h"), a_schedule("first", startup="1m"))
     before = with_start(as_of(found, NOON - DAY))
     forecast = simulated(before, until=NOON)

@@ -1,4 +1,4 @@
-"""Who may come in: secrets that are shown once, rights that do not grow, ends that hold."""
+"""Tokens, links and sessions: secrets, rights, expiry and revocation."""
 
 import asyncio
 import re
@@ -7,7 +7,7 @@ import pytest
 
 from onbeat.errors import InvalidSettings, NoSuchToken, NotAllowed
 from onbeat.service.access import Caller
-from onbeat.service.tokens import REMEMBERED, SESSION_LASTS, Tokens
+from onbeat.service.tokens import CACHED_FOR, SESSION_LASTS, Tokens
 from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.testing import ManualClock
 
@@ -24,11 +24,11 @@ def runner():
 def world(runner, tmp_path):
     clock = ManualClock()
     store = runner.run(SqliteStore.open(tmp_path / "onbeat.db", clock=clock, inline=True))
-    yield World(runner, clock, store)
+    yield TokensHarness(runner, clock, store)
     runner.run(store.close())
 
 
-class World:
+class TokensHarness:
     def __init__(self, runner, clock, store):
         self.run, self.clock, self.store = runner.run, clock, store
         self.tokens = Tokens(store, clock)
@@ -40,19 +40,19 @@ class World:
         return self.run(self.tokens.authenticate(secret, kind))
 
 
-def test_a_token_says_who_comes_with_it_and_what_they_may(world):
+def test_token_identifies_its_caller_and_scope(world):
     row, secret = world.a_token(owner="ann")
     assert world.caller(secret) == Caller("token:ci", "operate", "ann")
     assert (row.name, row.expires_at) == ("ci", None)
 
 
-def test_a_secret_is_recognisable_and_has_256_random_bits(world):
+def test_secret_has_its_prefix_and_256_random_bits(world):
     secrets = {world.a_token(f"t{i}")[1] for i in range(20)}
     assert len(secrets) == 20
     assert all(re.fullmatch(r"onbeat_[A-Za-z0-9_-]{43}", each) for each in secrets)
 
 
-def test_the_database_has_nothing_of_a_secret(world, tmp_path):
+def test_secrets_are_not_in_the_database(world, tmp_path):
     _, secret = world.a_token()
     code = world.run(world.tokens.link())
     session = world.run(world.tokens.session(code))
@@ -60,7 +60,7 @@ def test_the_database_has_nothing_of_a_secret(world, tmp_path):
     for each in (secret, code, session.secret):
         assert each[-43:].encode() not in kept
         assert each.encode() not in kept
-    assert b"token.created" in kept  # it was not looked for in vain
+    assert b"token.created" in kept  # the search itself works
 
 
 @pytest.mark.parametrize(
@@ -74,12 +74,12 @@ def test_the_database_has_nothing_of_a_secret(world, tmp_path):
         lambda s: "",
     ],
 )
-def test_nearly_a_secret_lets_nobody_in(world, change):
+def test_altered_secret_is_refused(world, change):
     _, secret = world.a_token()
     assert world.caller(change(secret)) is None
 
 
-def test_each_secret_is_good_for_its_own_kind_alone(world):
+def test_secret_is_valid_only_for_its_kind(world):
     _, token = world.a_token()
     code = world.run(world.tokens.link())
     session = world.run(world.tokens.session(world.run(world.tokens.link()))).secret
@@ -94,41 +94,41 @@ def test_each_secret_is_good_for_its_own_kind_alone(world):
     }
 
 
-def test_an_expired_token_is_refused_even_if_it_is_remembered(world):
+def test_expired_token_is_refused_even_if_cached(world):
     _, secret = world.a_token(expires_in=1_000)
     assert world.caller(secret) is not None
     world.clock.advance(1_000)
     assert world.caller(secret) is None
 
 
-def test_a_revoked_token_is_refused_at_once_here_and_soon_elsewhere(world):
+def test_revoked_token_is_refused_immediately_here_and_soon_elsewhere(world):
     _, secret = world.a_token()
     elsewhere = Tokens(world.store, world.clock)
     assert world.run(elsewhere.authenticate(secret)) is not None
     assert world.caller(secret) is not None
     world.run(world.tokens.of(Caller("boss", "admin")).revoke("ci"))
     assert world.caller(secret) is None
-    world.clock.advance(int(REMEMBERED * 1000))
+    world.clock.advance(int(CACHED_FOR * 1000))
     assert world.run(elsewhere.authenticate(secret)) is None
 
 
-def test_the_database_is_not_asked_for_each_request(world):
+def test_tokens_are_not_looked_up_for_each_request(world):
     _, secret = world.a_token()
     assert world.caller(secret) is not None
     world.run(world.store.revoke_token("ci"))  # by another process
     assert world.caller(secret) is not None
-    world.clock.advance(int(REMEMBERED * 1000))
+    world.clock.advance(int(CACHED_FOR * 1000))
     assert world.caller(secret) is None
 
 
-def test_what_is_remembered_is_bounded(world, monkeypatch):
-    monkeypatch.setattr("onbeat.service.tokens.MOST_REMEMBERED", 3)
+def test_token_cache_is_bounded(world, monkeypatch):
+    monkeypatch.setattr("onbeat.service.tokens.MOST_CACHED", 3)
     for i in range(10):
         world.caller(world.a_token(f"t{i}")[1])
-    assert len(world.tokens._remembered._rows) == 3
+    assert len(world.tokens._cache._rows) == 3
 
 
-def test_a_link_opens_one_session_with_the_rights_of_whoever_asked_for_it(world):
+def test_link_opens_one_session_with_the_rights_of_its_creator(world):
     ann = Caller("token:ann", "define", "ann")
     code = world.run(world.tokens.of(ann).link())
     session = world.run(world.tokens.session(code))
@@ -138,19 +138,19 @@ def test_a_link_opens_one_session_with_the_rights_of_whoever_asked_for_it(world)
     assert world.caller(session.secret, "session") is None
 
 
-def test_who_opens_a_session_or_gets_a_token_is_in_the_audit(world):
+def test_sessions_and_tokens_are_audited(world):
     world.run(world.tokens.session(world.run(world.tokens.of(Caller("cli:ann", "admin")).link())))
     told = [(row.event.name, row.event.by) for row in world.run(world.store.audit())]
     assert told == [("session.opened", "session:cli:ann"), ("token.created", "cli:ann")]
 
 
-def test_a_link_lasts_ten_minutes(world):
+def test_link_expires_after_ten_minutes(world):
     code = world.run(world.tokens.link())
     world.clock.advance("10m")
     assert world.run(world.tokens.session(code)) is None
 
 
-def test_a_session_can_be_ended(world):
+def test_session_can_be_ended(world):
     session = world.run(world.tokens.session(world.run(world.tokens.link())))
     assert world.caller(session.secret, "session") is not None
     assert world.run(world.tokens.end_session(session.secret))
@@ -158,7 +158,7 @@ def test_a_session_can_be_ended(world):
     assert not world.run(world.tokens.end_session(session.secret))
 
 
-def test_a_link_gives_no_more_rights_than_its_maker_has(world):
+def test_link_has_no_more_rights_than_its_creator(world):
     tokens = world.tokens.of(Caller("token:ci", "operate"))
     with pytest.raises(NotAllowed):
         world.run(tokens.link("admin"))
@@ -167,7 +167,7 @@ def test_a_link_gives_no_more_rights_than_its_maker_has(world):
 
 
 @pytest.mark.parametrize("scope", ["read", "operate", "define"])
-def test_only_admins_give_and_take_tokens(world, scope):
+def test_only_admins_create_and_revoke_tokens(world, scope):
     tokens = world.tokens.of(Caller("token:ci", scope))
     for ask in (lambda: tokens.create("x", "read"), tokens.all, lambda: tokens.revoke("x")):
         with pytest.raises(NotAllowed):
@@ -177,29 +177,29 @@ def test_only_admins_give_and_take_tokens(world, scope):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"name": "a b"}, "name: 'a b' is no name of a token (letters, digits and . _ @ -, at most 100)"),
-        ({"name": "session:1"}, "name: 'session:1' is no name of a token (letters, digits and . _ @ -, at most 100)"),
-        ({"name": ""}, "name: '' is no name of a token (letters, digits and . _ @ -, at most 100)"),
-        ({"scope": "reed"}, "scope: 'reed' is no scope (did you mean 'read'?)"),
-        ({"owner": "a\nb"}, "owner: 'a\\nb' is no name of an owner (letters, digits and . _ @ : / + -, at most 200)"),
+        ({"name": "a b"}, "name: 'a b' is not a name of a token (letters, digits and . _ @ -, at most 100)"),
+        ({"name": "session:1"}, "name: 'session:1' is not a name of a token (letters, digits and . _ @ -, at most 100)"),
+        ({"name": ""}, "name: '' is not a name of a token (letters, digits and . _ @ -, at most 100)"),
+        ({"scope": "reed"}, "scope: 'reed' is not a scope (did you mean 'read'?)"),
+        ({"owner": "a\nb"}, "owner: 'a\\nb' is not a name of an owner (letters, digits and . _ @ : / + -, at most 200)"),
         ({"expires_in": 0}, "expires: it is out of bounds (1s to 36500d)"),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused(world, given, told):
+def test_invalid_token_settings_are_refused(world, given, told):
     with pytest.raises(InvalidSettings) as refused:
         world.a_token(**given)
     assert str(refused.value) == told
 
 
-def test_a_name_is_given_once_until_it_is_revoked(world):
+def test_token_name_is_unique_until_revoked(world):
     world.a_token()
-    with pytest.raises(InvalidSettings, match="there is a token 'ci'"):
+    with pytest.raises(InvalidSettings, match="a token named 'ci' exists"):
         world.a_token()
     world.run(world.tokens.revoke("ci"))
     world.a_token()
 
 
-def test_who_is_not_there_cannot_be_revoked(world):
+def test_unknown_token_cannot_be_revoked(world):
     world.a_token("nightly")
     with pytest.raises(
         NoSuchToken, match=r"no token is called 'nightli' \(did you mean 'nightly'\?\)"

@@ -1,22 +1,32 @@
-"""Run every test on all cores (`make test`), or the tests of Ray (`make ray`).
+"""Run the tests: `make quick`, `make test` or `make ray`.
 
-Several pytest processes share the tests, module by module. Tests that measure lateness or speed,
-or kill nodes, run alone afterwards: other tests would disturb the measurement. The tests of Ray
-run alone too, in a separate network namespace.
+pytest-xdist shares the modules among several processes. Modules that measure lateness or speed, and
+modules that kill nodes, run afterwards, one at a time: other tests would disturb them. The tests of
+Ray run last, in a network namespace of their own.
 """
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTEST = [sys.executable, "-m", "pytest"]
-INTERRUPTED = 2  # by Ctrl-C, or by an error of collection
-MOST = 4  # processes: each has its PostgreSQL server
+# A module stays in one process, because its tests share fixtures. Every process has its own
+# PostgreSQL server, which is why there are at most four.
+SHARED = [*PYTEST, "-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
+QUICK = (
+    "tests/core",
+    "tests/stores",
+    "tests/docs/test_reference.py",
+    "tests/test_architecture.py",
+    "tests/test_docs.py",
+    "tests/test_gears.py",
+    "tests/test_public_api.py",
+)
+INTERRUPTED = 2  # pytest's exit code after Ctrl-C, and if a module cannot be collected
 ALONE = (
     "tests/chaos",
     "tests/nodes/test_failover.py",
@@ -26,67 +36,46 @@ ALONE = (
     "tests/systems/sessions/test_killed.py",
     "tests/web/test_definitions.py",
 )
-
-
 RAY = "tests/ray"
-# Ray listens on every address it finds: it gets a network with only `lo`, and every process it
-# starts ends with the tests.
-APART = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+# Ray listens on every address that it finds. Its network has only `lo`, and every process it starts
+# ends with the tests.
+NAMESPACE = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
 WITH_LO = ["sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
 
 
-def main() -> int:
-    """Return 0 if every test passed, else the exit code of a process that failed."""
-    with tempfile.TemporaryDirectory(prefix="onbeat-tests-") as folder:
-        codes = share(Path(folder), min(os.cpu_count() or 1, MOST))
-    if INTERRUPTED not in codes:
-        codes.append(subprocess.run([*PYTEST, *ALONE], cwd=ROOT, check=False).returncode)
-        codes.append(on_ray())
-    return next((code for code in codes if code), 0)
+def main(gear: str) -> int:
+    """Run one gear; return 0 if every test passed, or else the first exit code that is not 0."""
+    # A background job of a shell ignores Ctrl-C, and so would the programs that tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return {"quick": run_quick, "test": run_all, "ray": run_ray}[gear]()
 
 
-def share(folder: Path, processes: int) -> list[int]:
-    """Run the tests that can run in parallel, and return the exit codes.
-
-    The first process prints while it runs; the output of the others follows at the end.
-    """
-    command = [*PYTEST, "-p", "tests.sharing", f"--taken={folder}"]
-    command += [
-        "-o",
-        "console_output_style=classic",
-        *(f"--ignore={path}" for path in (*ALONE, RAY)),
-    ]
-    first = subprocess.Popen(command, cwd=ROOT)
-    outputs = [folder / f"output {n}" for n in range(1, processes)]
-    others = [start(command, output) for output in outputs]
-    with suppress(KeyboardInterrupt):  # the processes receive it too, and end
-        first.wait()
-    codes = [each.wait() for each in (first, *others)]
-    for output in outputs:
-        sys.stdout.write(output.read_text(errors="replace"))
-        sys.stdout.flush()
-    return codes
+def run_quick() -> int:
+    """Run what finds most mistakes within a minute: fewer random examples, and no PostgreSQL."""
+    os.environ["HYPOTHESIS_PROFILE"] = "quick"
+    return run(*SHARED, "-m", "not postgres", *QUICK)
 
 
-def on_ray() -> int:
-    """Run the tests of Ray in isolation; without `unshare` they are skipped with the reason."""
-    trial = [*APART, *WITH_LO, "true"]
-    is_possible = shutil.which("unshare") and subprocess.run(trial, check=False).returncode == 0
-    command = [
-        *(APART if is_possible else []),
-        *(WITH_LO if is_possible else []),
-        *PYTEST,
-        "-rs",
-        RAY,
-    ]
+def run_all() -> int:
+    """Run every test."""
+    code = run(*SHARED, *(f"--ignore={path}" for path in (*ALONE, RAY)))
+    if code == INTERRUPTED:
+        return code
+    codes = (code, run(*PYTEST, *ALONE), run_ray())
+    return next((each for each in codes if each), 0)
+
+
+def run_ray() -> int:
+    """Run the tests of Ray in their own network, or have them skip where that is not possible."""
+    apart = [*NAMESPACE, *WITH_LO]
+    possible = shutil.which(NAMESPACE[0]) and run(*apart, "true") == 0
+    return run(*(apart if possible else ()), *PYTEST, "-rs", RAY)
+
+
+def run(*command: str) -> int:
+    """Run a command in the root of the project; return its exit code."""
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
-def start(command: list[str], output: Path) -> "subprocess.Popen[bytes]":
-    """Start a process with its output in a file."""
-    with output.open("wb") as file:
-        return subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
-
-
 if __name__ == "__main__":
-    sys.exit(on_ray() if sys.argv[1:] == ["ray"] else main())
+    sys.exit(main(*sys.argv[1:]))

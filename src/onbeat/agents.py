@@ -19,8 +19,9 @@ from onbeat.app.onbeat import Onbeat
 from onbeat.app.settings import Settings
 from onbeat.core.explain.why import Why
 from onbeat.events import Event
+from onbeat.files.extras import install_command
+from onbeat.ports.clock import Clock
 from onbeat.ports.rows import RunRow
-from onbeat.ports.store import Clock
 
 try:
     from onbeat.systems.agents.blackboard import Artifact, Model
@@ -31,7 +32,7 @@ try:
 except ModuleNotFoundError as missing:
     if missing.name is None or missing.name.partition(".")[0] != "pydantic":
         raise
-    problem = "agents need pydantic, which is not installed (pip install 'onbeat[agents]')"
+    problem = f"agents need pydantic, which is not installed ({install_command('agents')})"
     raise ModuleNotFoundError(problem, name="pydantic") from None
 
 __all__ = [

@@ -12,7 +12,7 @@ from onbeat.engine.dispatcher import Dispatcher
 from onbeat.engine.lease import Lease
 from onbeat.launchers.command import ProcessLauncher
 from onbeat.ports.store import Attempt
-from onbeat.stores.sql import finish, nodes
+from onbeat.stores.sql import lost, nodes
 from onbeat.stores.sql.store import SqlStore
 
 
@@ -57,16 +57,16 @@ def forget_the_lost(_: type[SqlStore]) -> None:
 
 def free_the_started(_: type[SqlStore]) -> None:
     """Free what a dead node had announced, as if it were only claimed, instead of calling it lost."""
-    _decide_the_silent(lambda tx, run_id, fence: finish.free(tx, (run_id, fence)))
+    _decide_the_silent(lambda tx, run_id, fence: lost.free(tx, (run_id, fence)))
 
 
 def _decide_the_silent(decide: Callable[..., None]) -> None:
     def end_runs_of(tx, silent, schedule_ids):
-        for _, run_id, *_, fence in tx.all(finish.HELD_BY, (list(silent), list(schedule_ids))):
+        for _, run_id, *_, fence in tx.all(lost.HELD_BY, (list(silent), list(schedule_ids))):
             decide(tx, run_id, fence)
         return 0, 0
 
-    _replace(finish, "end_runs_of", end_runs_of)
+    _replace(lost, "end_runs_of", end_runs_of)
     _replace(nodes, "end_runs_of", end_runs_of)
 
 

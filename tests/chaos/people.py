@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from onbeat.cli import UNAVAILABLE
+from onbeat.cli.exit_codes import UNAVAILABLE
 from tests.chaos.workload import GOES, SCHEDULES, Workload
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from onbeat.cli import UNAVAILABLE
+from onbeat.cli.exit_codes import UNAVAILABLE
 from onbeat.events import (
     NodeLost,
     NodeStopped,

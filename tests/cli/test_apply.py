@@ -10,7 +10,7 @@ import jsonschema_rs
 
 from onbeat import Onbeat
 from onbeat.app.launchers import check_target
-from onbeat.cli.apply import Wish, apply_definitions
+from onbeat.cli.apply import ApplyOptions, apply_definitions
 from onbeat.cli.watch import apply_again, kept_applied
 from onbeat.sources.watch import Watched
 from onbeat.sources.yaml import read_file
@@ -66,23 +66,23 @@ def test_plan_shows_what_would_be_done_and_touches_nothing():
         '    every: "15m" -> "30m"',
         '    run.command: ["ls"] -> ["ls","-l"]',
         '    timeout: "5m" -> default',
-        "    336 ticks lost, the first ... in the next week",
+        "    in the next week: 336 ticks lost, the first ...",
         "~ standup  at 10:00 on Monday to Friday, UTC",
         '    cron: "0 9 * * MON-FRI" -> "0 10 * * MON-FRI"',
-        "    5 ticks gained, the first ...; 5 ticks lost, the first ... in the next week",
+        "    in the next week: 5 ticks gained, the first ...; 5 ticks lost, the first ...",
         "    paused, and stays so",
         "+ new      at 12:30 every day, UTC; or 1h after its last run succeeded",
-        "    7 ticks gained, the first ... in the next week",
-        "    ticks that follow runs are not counted",
+        "    in the next week: 7 ticks gained, the first ...",
+        "    ticks that follow other runs are not counted",
         ". old      every hour",
-        "    no longer in the file, and goes on (--prune removes it)",
+        "    no longer in the file, but kept (--prune removes it)",
         "= 1 unchanged",
         "1 to create, 2 to change",
     ]
     pruned = told(ok("plan", "--prune"))
     assert pruned[-4:] == [
         "- old      every hour",
-        "    168 ticks lost, the first ... in the next week",
+        "    in the next week: 168 ticks lost, the first ...",
         "= 1 unchanged",
         "1 to create, 2 to change, 1 to remove",
     ]
@@ -117,7 +117,7 @@ def test_plan_says_with_its_exit_code_whether_there_is_something_to_do_if_asked(
     write(TWO)
     assert onbeat("plan", "--exit-code").exit_code == 3
     ok("apply")
-    assert ok("plan", "--exit-code") == "= 2 unchanged\nnothing to do\n"
+    assert ok("plan", "--exit-code") == "= 2 unchanged\nno changes\n"
 
 
 MINUTELY = "schedules: {job: {cron: '* * * * *', run: {command: [echo, OLD]}}}"
@@ -132,7 +132,7 @@ def defined_a_while_ago():
         beat = Onbeat("sqlite:///onbeat.db", clock=clock)
         service = await beat.open()
         file = read_file(Path(write(MINUTELY)), check_target)
-        await apply_definitions(service, file, Wish(source="onbeat.yaml"))
+        await apply_definitions(service, file, ApplyOptions(source="onbeat.yaml"))
         await beat.close()
 
     asyncio.run(define())
@@ -168,7 +168,7 @@ def test_plan_names_what_keeps_waiting_and_what_would_be_moved_or_canceled():
     assert change["past"]["keeps"] == [{"revision": 1, "runs": 1}]
     ok("apply")
     assert [run["revision"] for run in as_json("runs")] == [1]
-    assert ok("plan", "--exit-code").endswith("nothing to do\n")
+    assert ok("plan", "--exit-code").endswith("no changes\n")
     done = onbeat("plan", "--update-waiting", "--exit-code")
     assert (done.exit_code, done.stdout.splitlines()[1]) == (3, moves)
     assert done.stdout.endswith("1 waiting run to move\n")
@@ -196,7 +196,9 @@ def test_apply_removes_what_left_the_file_only_if_asked_to():
     write(SECOND)
     done = onbeat("apply")
     assert done.exit_code == 0
-    assert done.stderr.startswith("no longer in onbeat.yaml, and going on: old\n")
+    assert done.stderr.startswith(
+        "no longer in onbeat.yaml, but kept: old (--prune removes them)\n"
+    )
     assert names() == ["new", "old", "report", "same", "standup"]
     assert ok("apply", "--prune") == "removed old, revision 1\n4 unchanged\n"
     assert names() == ["new", "report", "same", "standup"]
@@ -219,7 +221,7 @@ def test_a_dry_run_is_a_plan():
 def test_another_file_does_not_take_what_this_one_has_unless_it_is_told_to(folder):  # noqa: F811
     ok("apply", write(TWO))
     write(TWO, "other.yaml")
-    assert told(ok("plan", "other.yaml"))[1] == "    it is of onbeat.yaml (--take-over makes it this file's)"  # fmt: skip
+    assert told(ok("plan", "other.yaml"))[1] == "    belongs to onbeat.yaml (--take-over updates it from this file)"  # fmt: skip
     line = refused(1, "apply", "other.yaml")
     assert line.startswith("report is of onbeat.yaml, clean is of onbeat.yaml: nothing was changed")  # fmt: skip
     assert "--take-over" in line
@@ -265,7 +267,7 @@ def test_a_thousand_schedules_are_planned_and_applied_in_a_few_seconds():
     write(THOUSAND.replace("MON-FRI", "MON-SAT"))
     assert told(ok("plan"))[-1] == "1000 to change"
     ok("apply")
-    assert ok("plan") == "= 1000 unchanged\nnothing to do\n"
+    assert ok("plan") == "= 1000 unchanged\nno changes\n"
     assert time.process_time() - started < 20  # 4 s when quiet
 
 
@@ -316,7 +318,7 @@ def test_schema_writes_what_a_file_and_what_a_schedule_may_hold():
 # -- up -f
 
 
-def watching(*steps, wish=Wish()):  # noqa: B008 - it is a plain value
+def watching(*steps, wish=ApplyOptions()):  # noqa: B008 - it is a plain value
     """Be up with onbeat.yaml, do a step before each look at it; return the ids that are there then."""
 
     async def play():
@@ -346,7 +348,7 @@ def test_a_file_is_applied_again_when_it_changes(caplog):
     write(TWO)
     assert watching(TWO.replace("1h", "2h"), None, None) == {"clean": 1, "report": 2}
     assert [each.getMessage() for each in caplog.records if each.name == "onbeat.files"] == [
-        "onbeat.yaml was applied: 1 changed, 1 unchanged"
+        "onbeat.yaml: applied: 1 changed, 1 unchanged"
     ]
 
 
@@ -355,20 +357,23 @@ def test_what_vanished_from_a_watched_file_goes_on_unless_it_is_to_be_pruned(cap
     less = "schedules: {clean: {every: 1h, run: {command: [ls]}}}"
     write(TWO)
     assert watching(less, None) == {"clean": 2, "report": 1}
-    assert "onbeat.yaml was applied: 1 changed, 1 kept" in caplog.text
+    assert "onbeat.yaml: applied: 1 changed, 1 kept" in caplog.text
     write(TWO)
-    assert watching(less, None, wish=Wish(prune=True)) == {"clean": 2}
+    assert watching(less, None, wish=ApplyOptions(prune=True)) == {"clean": 2}
 
 
 def test_a_watched_file_that_is_broken_is_told_of_in_full_and_changes_nothing(caplog):
     write(TWO)
-    assert watching(BROKEN, None, None, None, wish=Wish(prune=True)) == {"clean": 1, "report": 1}
+    assert watching(BROKEN, None, None, None, wish=ApplyOptions(prune=True)) == {
+        "clean": 1,
+        "report": 1,
+    }
     told = [each.getMessage() for each in caplog.records if each.name == "onbeat.files"]
     assert [line.partition(": ")[0] for line in told[:-1]] == [
         f"onbeat.yaml:{n}" for n in (4, 5, 6, 7)
     ]
-    assert told[-1] == "onbeat.yaml was not applied: nothing was changed"
-    assert caplog.records[-2].told["line"] == 7
+    assert told[-1] == "onbeat.yaml: not applied: nothing was changed"
+    assert caplog.records[-2].fields["line"] == 7
     write(TWO)
     assert watching(BROKEN, None, TWO.replace("1h", "2h"), None) == {"clean": 1, "report": 2}
 
@@ -379,14 +384,14 @@ def test_a_watched_file_does_not_take_what_is_of_another(caplog):
     async def play():
         async with Onbeat("sqlite://", clock=ManualClock()) as beat:
             await beat.service.define([a_schedule("theirs")], source="elsewhere")
-            assert await apply_again(beat.service, Path(write(text)), Wish())
+            assert await apply_again(beat.service, Path(write(text)), ApplyOptions())
             return [row.schedule_id for row in await beat.service.schedules()]
 
     assert asyncio.run(play()) == ["theirs"]
-    assert "onbeat.yaml was not applied: theirs is of elsewhere" in caplog.text
+    assert "onbeat.yaml: not applied: theirs is of elsewhere" in caplog.text
 
 
-class Interrupted(Wish):
+class Interrupted(ApplyOptions):
     """A plan, after which somebody edits what it is about."""
 
     async def plan(self, service, file, **horizon):
@@ -400,13 +405,13 @@ def test_a_watched_file_is_tried_again_if_somebody_was_faster(caplog):
 
     async def play():
         async with Onbeat("sqlite://", clock=ManualClock()) as beat:
-            assert await apply_again(beat.service, file, Wish())
+            assert await apply_again(beat.service, file, ApplyOptions())
             assert not await apply_again(beat.service, file, Interrupted())
-            assert await apply_again(beat.service, file, Wish())
+            assert await apply_again(beat.service, file, ApplyOptions())
             return [(row.revision, row.is_edited) for row in await beat.service.schedules()]
 
     assert asyncio.run(play()) == [(1, False), (3, False)]
-    assert "onbeat.yaml will be applied in a moment: report has revision 2" in caplog.text
+    assert "onbeat.yaml: not applied yet, will be retried: report has revision 2" in caplog.text
 
 
 def test_a_node_applies_its_file_again_while_it_is_up(folder):  # noqa: F811
@@ -415,7 +420,7 @@ def test_a_node_applies_its_file_again_while_it_is_up(folder):  # noqa: F811
         write("schedules: {other: {every: 1h, run: {command: [ls]}}}")
         limit = time.monotonic() + 10
         while names() != ["other"] and time.monotonic() < limit:
-            time.sleep(0.1)
+            time.sleep(0.05)
         assert names() == ["other"]
 
 
@@ -462,7 +467,7 @@ def test_file_is_applied_by_a_node_or_a_person_also_if_another_edits_at_that_mom
         async with Onbeat("sqlite://") as beat:
             raced = Raced(beat.service)
             file = read_file(Path(write(TWO)), check_target)
-            await apply_definitions(raced, file, Wish(take_over=True))
+            await apply_definitions(raced, file, ApplyOptions(take_over=True))
             return raced.tries, [row.schedule_id for row in await beat.schedules()]
 
     assert asyncio.run(story()) == (2, ["clean", "report"])

@@ -36,4 +36,4 @@ def test_it_can_be_of_one_schedule_in_json():
     assert [(event["name"], event["fields"]["schedule_id"]) for event in found] == [
         ("schedule.created", "other")
     ]
-    assert ok("audit", "never") == "nobody had anything done to never\n"
+    assert ok("audit", "never") == "no changes of never\n"

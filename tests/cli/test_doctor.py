@@ -51,7 +51,7 @@ def test_with_one_every_check_has_a_line_and_those_that_warn_a_second(database):
     levels = [line[:4] for line in lines if line[:4].strip()]
     assert set(levels) == {"ok  ", "warn"}
     assert levels.count("warn") == len(lines) - len(levels)
-    assert "warn  nodes           no node is up: nothing is planned" in lines
+    assert "warn  nodes           no node is up: nothing is planned or started" in lines
     assert f"{'':<22}onbeat up" in lines
 
 
@@ -61,7 +61,7 @@ def test_json_has_what_was_found_and_what_would_be_right(database):
     assert found["nodes"] == {
         "check": "nodes",
         "level": "warn",
-        "found": "no node is up: nothing is planned",
+        "found": "no node is up: nothing is planned or started",
         "hint": "onbeat up",
     }
     assert found["definitions"]["found"] == "all can be planned: 1"
@@ -102,7 +102,7 @@ def test_a_real_server_is_looked_at(postgres_url):
     found, code = told("--database", postgres_url)
     assert code == 0
     assert found["postgresql"]["level"] == found["rights"]["level"] == "ok"
-    assert found["database"]["found"] == "there is no schema 'onbeat' yet"
+    assert found["database"]["found"] == "the schema 'onbeat' does not exist yet"
     assert found["clock"]["level"] == "ok"
     assert "fsync is off" in found["server"]["found"]  # as servers of tests have it
 

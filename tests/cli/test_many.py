@@ -52,7 +52,7 @@ def test_list_has_each_schedule_once_whatever_the_pages(count):
         assert lines[0].split() == ["SCHEDULE", "NEXT", "LAST", "WHEN"]
         assert [line.split()[0] for line in lines[1:]] == names
     else:
-        assert lines == ["no schedules (onbeat apply FILE defines some)"]
+        assert lines == ["no schedules (onbeat apply FILE creates some)"]
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 8, 23])
@@ -75,7 +75,7 @@ def test_status_shows_how_far_zone_data_is_followed():
         cursor = '{"after":"s-003","done":4,"total":8,"moved":2,"since":1767268800000}'
         database.execute("INSERT INTO meta (name, value) VALUES ('tz', '2026a')")
         database.execute("INSERT INTO meta (name, value) VALUES ('tz_followed', ?)", (cursor,))
-    told = "zones      following time zone data 2026a: 4 of 8 schedules, 2 ticks moved"
+    told = "zones      recomputing due ticks with time zone data 2026a: 4 of 8 schedules, 2 ticks moved"
     assert printed("status").splitlines()[-1] == told
     assert json.loads(printed("status", "--json"))["following"] == {
         "tz": "2026a", "done": 4, "schedules": 8, "moved": 2, "since": "2026-01-01T12:00:00.000Z",

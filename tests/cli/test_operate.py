@@ -63,7 +63,7 @@ def both(code, *arguments):
 
 
 def test_a_run_that_waits_is_canceled_by_its_number(waiting):
-    assert ok("cancel", "1", "--note", "not needed") == "run 1 of report is canceled\n"
+    assert ok("cancel", "1", "--note", "not needed") == "run 1 of report: canceled\n"
     (run,) = [run for run in as_json("runs") if run["run_id"] == 1]
     assert (run["status"], run["reason"], run["error"]) == ("CANCELED", "canceled", "not needed")
     assert statuses() == ["CANCELED", "ENQUEUED", "ENQUEUED"]
@@ -75,29 +75,29 @@ def test_cancel_says_in_json_what_became_of_each(waiting):
     assert [run["run_id"] for run in found] == [3, 1]
     assert all(run.keys() == RUN_KEYS for run in found)
     assert {run["status"] for run in found} == {"CANCELED"}
-    assert {run["error"] for run in found} == {"canceled by hand"}
+    assert {run["error"] for run in found} == {"canceled manually"}
 
 
 def test_everything_of_a_schedule_is_canceled_by_its_name(waiting):
     lines = ok("cancel", "report").splitlines()
-    assert sorted(lines) == ["run 1 of report is canceled", "run 2 of report is canceled"]
+    assert sorted(lines) == ["run 1 of report: canceled", "run 2 of report: canceled"]
     assert statuses() == ["CANCELED", "CANCELED", "ENQUEUED"]
 
 
 def test_a_run_that_is_named_twice_is_canceled_once(waiting):
-    assert ok("cancel", "1", "report", "1").count("is canceled") == 2
+    assert ok("cancel", "1", "report", "1").count(": canceled") == 2
     assert statuses() == ["CANCELED", "CANCELED", "ENQUEUED"]
 
 
 def test_a_schedule_of_which_nothing_runs_says_so(two):
-    assert ok("cancel", "report") == "nothing of it runs or waits\n"
+    assert ok("cancel", "report") == "no unfinished runs\n"
     assert as_json("cancel", "report") == []
 
 
 def test_a_run_that_is_over_is_told_of_and_the_others_are_canceled(waiting):
     ok("cancel", "1")
     said, wrong = both(1, "cancel", "1", "2")
-    assert said == ["run 2 of report is canceled"]
+    assert said == ["run 2 of report: canceled"]
     assert wrong == ["onbeat: run 1 is CANCELED: nothing was changed"]
     assert statuses() == ["CANCELED", "CANCELED", "ENQUEUED"]
 
@@ -137,7 +137,7 @@ def test_what_runs_is_asked_to_end_and_ends(folder):  # noqa: F811 - the fixture
     write(SLEEP)
     with a_node(folder):
         run = detached()
-        assert ok("cancel", run) == f"run {run} of sleep was asked to end\n"
+        assert ok("cancel", run) == f"run {run} of sleep: cancellation requested\n"
         assert until(lambda: status() == "CANCELED") < 2
         run = detached()
         (told,) = as_json("cancel", "sleep")
@@ -196,7 +196,7 @@ def test_a_failure_is_reported_with_what_went_wrong(accepted):
 def test_a_failure_that_says_nothing_more_is_told_of_as_such(accepted):
     run, _ = accepted()
     found = as_json("report", run, "failure")
-    assert (found["status"], found["error"]) == ("FAILED", "it was reported to have failed")
+    assert (found["status"], found["error"]) == ("FAILED", "reported as failed")
 
 
 def test_a_failure_is_tried_again_unless_it_is_final(accepted):
@@ -251,7 +251,7 @@ def test_groups_show_how_full_they_are(two):
 
 
 def test_groups_say_so_when_there_is_none(two):
-    assert ok("groups") == "no groups (a schedule with `group: NAME` makes one)\n"
+    assert ok("groups") == "no groups (a schedule with `group: NAME` creates one)\n"
     assert as_json("groups") == []
 
 
@@ -272,10 +272,10 @@ def test_a_group_may_be_there_before_any_schedule():
 @pytest.mark.parametrize(
     ("name", "places", "told"),
     [
-        ("mail", "0", "places: 0 is no number of places (1 to 10000)"),
-        ("mail", "10001", "places: 10001 is no number of places (1 to 10000)"),
-        ("the mail", "1", "group: 'the mail' is no name of a group (letters, digits and . _ / -, at most 100)"),
-        ("", "1", "group: '' is no name of a group (letters, digits and . _ / -, at most 100)"),
+        ("mail", "0", "places: 0 is out of bounds (1 to 10000)"),
+        ("mail", "10001", "places: 10001 is out of bounds (1 to 10000)"),
+        ("the mail", "1", "group: 'the mail' is not a name of a group (letters, digits and . _ / -, at most 100)"),
+        ("", "1", "group: '' is not a name of a group (letters, digits and . _ / -, at most 100)"),
     ],
 )  # fmt: skip
 def test_what_is_no_group_and_no_number_of_places_is_refused(two, name, places, told):
@@ -303,7 +303,7 @@ def test_a_pause_ends_at_an_instant_and_can_be_moved(two, instant):
     told = [{"schedule_id": name, "changed": True} for name in ("report", "clean")]
     assert as_json("pause", "report", "clean", "--until", instant) == told
     assert {row["paused_until"] for row in as_json("list")} == {"2035-12-01T09:00:00.000Z"}
-    assert ok("pause", "report", "--until", instant) == "report was paused already\n"
+    assert ok("pause", "report", "--until", instant) == "report was already paused\n"
     assert ok("pause", "report", "--until", "2036-01-01T00:00:00Z") == "paused report\n"
     assert ok("pause", "report") == "paused report\n"
     assert as_json("show", "report")["paused_until"] is None
@@ -333,7 +333,7 @@ def test_a_time_that_is_none_is_refused_and_nothing_is_paused(two, when, told, f
 def test_a_pause_that_would_be_over_is_refused(two, when):
     done = onbeat("pause", "report", "--until", when)
     assert done.exit_code in {2, 4}
-    assert re.fullmatch(r"onbeat: \S*until: \S+Z is past \(later than \S+Z\)\n", done.stderr)
+    assert re.fullmatch(r"onbeat: \S*until: \S+Z is in the past \(later than \S+Z\)\n", done.stderr)
     assert not any(row["paused"] for row in as_json("list"))
 
 
@@ -362,10 +362,11 @@ def test_a_pause_that_is_over_ends_while_a_node_is_up(folder):  # noqa: F811 - t
         ("report",),
         ("report", "1"),
         ("report", "1", "done"),
-        ("group",),
         ("group", "mail"),
+        ("group", "limit", "mail"),
         ("group", "mail", "two"),
         ("group", "mail", "-1"),
+        ("group", "list", "mail"),
         ("groups", "mail"),
         ("pause", "--until", "2h"),
         ("cancel", "1", "--until", "2h"),
@@ -390,5 +391,5 @@ def test_a_call_that_makes_no_sense_is_a_mistake_of_the_call(two, arguments):
 )
 def test_without_a_database_there_is_nothing_to_step_in(arguments):
     said = refused(69, *arguments)
-    assert said == "onbeat.db does not exist (onbeat up makes one; --database names another)"
+    assert said == "onbeat.db does not exist (onbeat up creates it; --database names another)"
     assert not Path("onbeat.db").exists()

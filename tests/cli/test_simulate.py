@@ -37,7 +37,7 @@ def test_a_file_is_simulated_without_a_database():
     text = ok("simulate", "--with", write(FILE), *WINDOW, "--run-length", "7m")
     assert not Path("onbeat.db").exists()
     first, totals, peak, busiest, *_ = text.splitlines()
-    assert first == "from 2026-03-28 00:00:00+01:00 until 2026-03-31 00:00:00+02:00"
+    assert first == "from 2026-03-28 00:00:00+01:00 until 2026-03-31 00:00:00+02:00 (Europe/Berlin)"
     assert totals == "858 ticks: 432 runs start, 426 ticks are skipped (overlap 426)"
     assert peak == "at most 2 runs at the same time, first at 2026-03-28 02:30:00+01:00"
     assert busiest == "in that minute: nightly, tight"
@@ -48,8 +48,7 @@ def test_a_file_is_simulated_without_a_database():
         "FIRES",
         "SKIPS",
         "WAITS",
-        "AT",
-        "ONCE",
+        "PEAK",
         "RUN",
         "LENGTH",
     ]
@@ -164,10 +163,10 @@ def test_a_closed_gate_and_a_cut_are_told_of_on_stderr():
     done = onbeat("simulate", "--until", "3000d", "--json")
     assert done.exit_code == 0
     closed, cut = done.stderr.splitlines()
-    assert closed == "the gate is CLOSED: this is what would happen if it were open"
+    assert closed == "the gate is CLOSED: the simulation assumes that it is open"
     assert cut.startswith("cut off at 20")
-    assert cut.endswith(": five years are the longest that is simulated (ask for less)")
-    assert json.loads(done.stdout)["cut_off"] == "five years are the longest that is simulated"
+    assert cut.endswith(": a simulation covers at most five years (ask for less)")
+    assert json.loads(done.stdout)["cut_off"] == "a simulation covers at most five years"
 
 
 def test_long_windows_list_the_first_days_and_say_how_many_more():

@@ -36,7 +36,7 @@ SECRET = r"onbeat_[A-Za-z0-9_-]{43}"
 def test_a_secret_is_written_once_and_alone_on_stdout():
     done = onbeat("token", "create", "ci", "--scope", "operate")
     assert re.fullmatch(rf"{SECRET}\n", done.stdout)
-    assert done.stderr == "keep it: it is not shown again\n"
+    assert done.stderr == "keep this secret: it is not shown again\n"
     assert done.stdout.strip() not in ok("token", "list") + json.dumps(as_json("token", "list"))
 
 
@@ -61,17 +61,20 @@ def test_a_token_may_read_unless_more_is_said():
 def test_a_revoked_token_is_gone():
     as_json("token", "create", "ci")
     assert ok("token", "revoke", "ci") == "revoked ci\n"
-    assert ok("token", "list") == "no tokens (onbeat token create NAME makes one)\n"
+    assert ok("token", "list") == "no tokens (onbeat token create NAME creates one)\n"
     assert refused(1, "token", "revoke", "ci") == "no token is called 'ci'"
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (("a b",), "name: 'a b' is no name of a token (letters, digits and . _ @ -, at most 100)"),
+        (
+            ("a b",),
+            "name: 'a b' is not a name of a token (letters, digits and . _ @ -, at most 100)",
+        ),
         (("ci", "--expires", "soon"), "--expires: 'soon' is not a duration"),
         (("ci", "--expires", "0s"), "expires: it is out of bounds (1s to 36500d)"),
-        (("ci", "--owner", "a b"), "owner: 'a b' is no name of an owner"),
+        (("ci", "--owner", "a b"), "owner: 'a b' is not a name of an owner"),
     ],
 )
 def test_what_makes_no_sense_is_refused(given, told):
@@ -138,7 +141,7 @@ def test_a_link_names_the_address_that_its_node_serves(free_port):
         assert re.fullmatch(LINK.format(port=free_port), found["link"])
         assert found.keys() == {"link", "expires_at"}
         with urllib.request.urlopen(found["link"]) as opened:
-            assert b"You are in." in opened.read()
+            assert b"You are logged in." in opened.read()
 
 
 def test_without_a_node_that_serves_the_api_there_is_no_link_and_no_code(free_port, monkeypatch):
@@ -180,7 +183,7 @@ def test_a_process_that_passes_the_challenge_on_to_a_node_is_found_out(free_port
             database.execute("UPDATE nodes SET address = ?", (f"http://127.0.0.1:{port}",))
         monkeypatch.setenv("ONBEAT_LISTEN", f"127.0.0.1:{port}")
         told = refused(69, "token", "link")
-        assert "is served by another process, which passes requests on to a node" in told
+        assert "is served by another process, which forwards requests to a node" in told
         assert b"/.well-known/onbeat?challenge=" in heard[0]
 
 
@@ -207,7 +210,7 @@ def test_the_public_url_is_printed_if_it_leads_to_a_node_or_cannot_be_asked(free
         with listener() as (port, _):
             monkeypatch.setenv("ONBEAT_PUBLIC_URL", f"http://127.0.0.1:{port}")
             told = refused(69, "token", "link")
-        assert told.endswith("is served by another process (public_url has to lead to the API)")
+        assert told.endswith("is served by another process (public_url must lead to the API)")
 
 
 def test_a_port_that_was_asked_for_and_is_in_use_ends_the_start():

@@ -21,14 +21,15 @@ import pytest
 from click.testing import CliRunner
 
 from onbeat import Onbeat
-from onbeat.cli import VERBS, main
-from onbeat.cli.define import write_runs
+from onbeat.cli import main
+from onbeat.cli.command import VERBS
+from onbeat.cli.format import Times
+from onbeat.cli.schedules import write_runs
 from onbeat.core.runs.run import Accepted
 from onbeat.ports.rows import RunRow
 from onbeat.testing import RecordingLauncher
 
 SOON = 10  # seconds: far more than anything here takes
-LOOKED = 0.25  # seconds after which a node has looked at its file: see `..._right_after_it_is_up`
 RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z")
 
 TWO = """
@@ -156,7 +157,7 @@ def test_init_writes_a_file_that_apply_accepts():
 
 def test_init_does_not_overwrite():
     write("mine")
-    assert refused(1, "init") == "onbeat.yaml is there already: nothing was changed"
+    assert refused(1, "init") == "onbeat.yaml already exists: nothing was changed"
     assert Path("onbeat.yaml").read_text() == "mine"
 
 
@@ -281,7 +282,7 @@ def names_of(text):
 
 def test_list_says_so_when_there_is_none():
     ok("apply", write("schedules: {}"))
-    assert ok("list") == "no schedules (onbeat apply FILE defines some)\n"
+    assert ok("list") == "no schedules (onbeat apply FILE creates some)\n"
     assert as_json("list") == []
 
 
@@ -312,7 +313,7 @@ def test_show_tells_of_one_schedule_and_its_last_runs(two):
 
 def test_several_schedules_are_paused_and_resumed_at_once(two):
     assert ok("pause", "report", "clean", "--note", "holidays") == "paused report\npaused clean\n"
-    assert ok("pause", "report") == "report was paused already\n"
+    assert ok("pause", "report") == "report was already paused\n"
     assert [row["next_run_at"] for row in as_json("list")] == [None, None]
     assert ok("list").count("paused: holidays") == 2
     assert "2 paused" in ok("status")
@@ -362,7 +363,7 @@ def test_a_name_that_nothing_has_is_refused_with_the_one_it_is_near_to(two, verb
 def test_a_run_by_hand_waits_for_a_node(two):
     done = onbeat("run", "report")
     assert done.stdout == "run 1 of report is enqueued (onbeat logs -f 1)\n"
-    assert done.stderr == "no node is up: it waits until one is (onbeat up)\n"
+    assert done.stderr == "no node is up: the run waits for one (onbeat up)\n"
     found = as_json("run", "report", "--input", "limit=100", "--input", "kind=all", "--input", 'of=["a"]')  # fmt: skip
     assert found.keys() == RUN_KEYS
     assert found["inputs"] == {"limit": 100, "kind": "all", "of": ["a"]}
@@ -430,7 +431,7 @@ def test_run_whose_retry_was_dropped_did_not_take_the_time_that_it_waited(capsys
         "run_id": 7, "schedule_id": "a", "run_at": 0, "status": "FAILED", "reason": reason,
         "attempt": 2, "tick_count": 1, "triggered_by": "timer", "started_at": 0, "finished_at": 5000,
     }  # fmt: skip
-    write_runs([RunRow(**unsaid | known)], 10_000)
+    write_runs([RunRow(**unsaid | known)], Times(10_000))
     assert re.split(r"  +", capsys.readouterr().out.splitlines()[1].rstrip())[-1] == expected
 
 
@@ -471,7 +472,7 @@ def test_logs_of_a_run_that_printed_nothing_say_what_became_of_it(two):
     ok("delete", "report")
     done = onbeat("logs", "1")
     assert (done.exit_code, done.stdout) == (0, "")
-    told = "CANCELED (canceled), and nothing that it printed is kept"
+    told = "CANCELED (canceled): no output is kept"
     assert done.stderr == f"run 1 of report: {told}\n"
 
 
@@ -489,7 +490,7 @@ def test_a_request_id_with_other_inputs_is_refused(two):
     given = ("run", "report", "--request-id", "order-7", "--input")
     first = as_json(*given, "limit=1")
     assert as_json(*given, "limit=1")["run_id"] == first["run_id"]
-    told = "request_id: run 1 has this request id, and other inputs (another request id)"
+    told = "request_id: run 1 has this request id, but other inputs (another request id)"
     assert refused(4, *given, "limit=2") == told
 
 
@@ -497,9 +498,7 @@ def test_what_left_a_file_is_told_of(two):
     write("schedules: {clean: {every: 2h, run: {command: [ls]}}}")
     done = onbeat("apply")
     assert done.exit_code == 0
-    assert done.stderr == (
-        "no longer in onbeat.yaml, and going on: report\n(--prune takes them away)\n"
-    )
+    assert done.stderr == ("no longer in onbeat.yaml, but kept: report (--prune removes them)\n")
     assert names() == ["clean", "report"]
 
 
@@ -569,7 +568,7 @@ def test_status_names_accepted_runs_and_their_deadlines(two):
     run_id = asyncio.run(accept())
     (line,) = [each for each in ok("status").splitlines() if each.startswith("accepted")]
     assert line.startswith(
-        f"accepted   run {run_id} of report: in flight until it is reported, or 20"
+        f"accepted   run {run_id} of report: in flight until its outcome is reported, or 20"
     )
     (found,) = as_json("status")["awaited"]
     assert (found["run_id"], found["schedule_id"], found["external_id"]) == (run_id, "report", "x1")
@@ -594,7 +593,7 @@ def test_whatever_waits_behind_the_gate_says_so(two, call):
 
 
 def test_down_says_so_when_nothing_is_up(two):
-    assert ok("down") == "nothing is up on sqlite:///onbeat.db\n"
+    assert ok("down") == "no node is up on sqlite:///onbeat.db\n"
     assert as_json("down") == {"stopped": False, "nodes": []}
 
 
@@ -674,7 +673,7 @@ def test_a_database_has_the_documented_tables_and_is_nobody_else_s_to_read(two):
 @pytest.mark.parametrize("call", NEEDS_A_DATABASE, ids=" ".join)
 def test_without_a_database_a_verb_says_where_to_get_one_and_makes_none(folder, call):
     said = refused(69, *call)
-    hint = "onbeat up makes one; --database names another"
+    hint = "onbeat up creates it; --database names another"
     assert said == f"onbeat.db does not exist ({hint})"
     assert list(folder.iterdir()) == []
 
@@ -738,7 +737,7 @@ def test_every_verb_has_help_that_says_what_it_is_for(verb):
 
 @pytest.mark.parametrize(
     "arguments",
-    [("lst",), ("list", "--jsn"), ("show",), ("pause",), ("run",), ("gate", "ajar"), ("gate",),
+    [("lst",), ("list", "--jsn"), ("show",), ("pause",), ("run",), ("gate", "ajar"),
      ("runs", "-n", "0"), ("runs", "-n", "many"), ("runs", "--status", "DONE"), ("list", "extra")],
     ids=" ".join,
 )  # fmt: skip
@@ -799,8 +798,8 @@ def a_folder(path):
     [
         (no_database, "onbeat.db is not a database, or is damaged"),
         (a_damaged_database, "onbeat.db is damaged: "),
-        (a_newer_database, "onbeat.db was written by a newer Onbeat (schema 999, this one knows "),
-        (a_foreign_database, "onbeat.db is a database of something else (give Onbeat a file of its own)"),
+        (a_newer_database, "onbeat.db was written by a newer Onbeat (schema 999, this version supports "),
+        (a_foreign_database, "onbeat.db is a database of another application (use a separate file for Onbeat)"),
         (a_folder, "onbeat.db is a folder (name a file in it)"),
     ],
     ids=lambda made: getattr(made, "__name__", ""),
@@ -845,7 +844,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_in_one_line(two, monkeypa
         monkeypatch.chdir(other)
         said = refused(69, "apply")
         monkeypatch.undo()
-    assert said == "onbeat.db cannot be made: Permission denied"
+    assert said == "onbeat.db cannot be created: Permission denied"
 
 
 @pytest.mark.parametrize("verb", ["up",
@@ -889,7 +888,6 @@ def a_node(folder, *arguments):
     ) as node:  # fmt: skip
         try:
             assert " is up on " in node.stdout.readline(), (folder / "stderr").read_text()
-            time.sleep(LOOKED)
             yield node
             node.terminate()
             node.wait(SOON)
@@ -1017,10 +1015,11 @@ def test_a_terminal_that_is_closed_stops_a_node_in_good_order(folder):
 def test_a_node_whose_file_was_removed_ends_and_says_why(folder):
     write(WORK)
     with a_node(folder, "--lease", "1s") as node:
+        ok("run", "quick", "--wait")
         Path("onbeat.db").unlink()
         assert node.wait(SOON) == 69
         told = (folder / "stderr").read_text()
-    assert "onbeat.db was removed or replaced: what is written is lost" in told
+    assert "onbeat.db was deleted or replaced: everything written to it is lost" in told
 
 
 def test_an_output_folder_that_cannot_be_made_is_refused(two):
@@ -1050,7 +1049,7 @@ def test_down_stops_a_node_when_what_runs_has_finished(folder):
     assert statuses("slow") == ["SUCCESS"]
     assert ok("logs", "slow") == "slept\n"
     assert as_json("status")["nodes"] == []
-    assert ok("down") == "nothing is up on sqlite:///onbeat.db\n"
+    assert ok("down") == "no node is up on sqlite:///onbeat.db\n"
 
 
 def test_a_run_that_outlasts_the_grace_is_ended_and_canceled(folder):
@@ -1068,7 +1067,7 @@ def test_a_second_signal_ends_what_still_runs_at_once(folder):
         ok("run", "endless")
         until(lambda: statuses("endless") == ["STARTED"])
         node.send_signal(signal.SIGINT)
-        time.sleep(0.2)
+        until(lambda: "stopping: " in (folder / "stderr").read_text())
         node.send_signal(signal.SIGINT)
         try:
             node.wait(0.6)
@@ -1092,18 +1091,19 @@ def test_what_down_says_has_stopped_has_stopped(folder):
 def test_what_another_process_changes_is_noticed_within_a_second(node):
     run = as_json("run", "quick")
     assert until(lambda: status_of(run) == "SUCCESS") < 1
-    ok("apply", write("schedules: {tick: {every: 1s, run: {command: ['true']}}}", "more.yaml"))
+    every_second = "{every: 1s, run: {command: ['true']}}"
+    ok("apply", write(f"schedules: {{tick: {every_second}, tock: {every_second}}}", "more.yaml"))
     assert until(lambda: "SUCCESS" in statuses("tick")) < 2.5  # the tick is up to a second off
     ok("pause", "tick")
     until(lambda: set(statuses("tick")) == {"SUCCESS"})
-    before = len(statuses("tick"))
-    time.sleep(1.2)
+    before, others = len(statuses("tick")), len(statuses("tock"))
+    until(lambda: len(statuses("tock")) >= others + 2)
     assert len(statuses("tick")) == before
     ok("delete", "tick")
+    ok("delete", "tock")
 
 
-def test_what_is_asked_for_right_after_it_is_up_is_not_overlooked(folder, monkeypatch):
-    monkeypatch.setattr(f"{__name__}.LOOKED", 0)
+def test_what_is_asked_for_right_after_it_is_up_is_not_overlooked(folder):
     write(WORK)
     with a_node(folder):
         ok("run", "quick")
@@ -1113,8 +1113,9 @@ def test_what_is_asked_for_right_after_it_is_up_is_not_overlooked(folder, monkey
 def test_behind_a_closed_gate_nothing_starts_until_it_is_opened(node):
     ok("gate", "off")
     run = as_json("run", "quick")
-    time.sleep(0.5)
-    assert status_of(run) == "ENQUEUED"
+    for _ in range(8):  # the node looks for changes every 0.2 s
+        time.sleep(0.05)
+        assert status_of(run) == "ENQUEUED"
     ok("gate", "on")
     assert until(lambda: status_of(run) == "SUCCESS") < 1
 
@@ -1140,7 +1141,6 @@ def test_up_in_the_background_is_up_when_it_returns(in_the_background):
     pid = up["name"].rpartition(":")[2]
     assert done.stdout == f"onbeat is up in the background: process {pid}, log onbeat.db.log\n"
     assert "is up on sqlite:///onbeat.db: 4 schedules" in Path("onbeat.db.log").read_text()
-    time.sleep(LOOKED)
     assert re.fullmatch(r"run \d+ of quick: SUCCESS\n", ok("run", "quick", "--wait"))
     assert ok("down") == f"stopped {up['name']}\n"
     assert as_json("status")["nodes"] == []
@@ -1178,7 +1178,7 @@ def test_what_is_started_in_the_background_is_not_to_start_another(monkeypatch, 
             return self.returncode
 
     write(TWO, "x.yaml")
-    monkeypatch.setattr("onbeat.cli.node.subprocess.Popen", Ended)
+    monkeypatch.setattr("onbeat.cli.up.subprocess.Popen", Ended)
     monkeypatch.setattr(sys, "argv", ["onbeat", "up", *flags])
     assert onbeat("up", *flags).exit_code == 3
     ((python, _, module, *arguments),) = started

@@ -117,13 +117,13 @@ def test_a_preview_lists_each_tick_with_its_key_and_changes_nothing(two):
     assert found[1]["key"] == run_key("grid", 1_577_836_800)
     assert as_json("runs") == []
     text = ok("backfill", "grid", "--from", "2020-01-01", "--to", "2020-01-02", "--preview")
-    assert text.startswith("48 ticks: 48 would run, 0 would be left as they are\n")
+    assert text.startswith("48 ticks: 48 would run, 0 would be left unchanged\n")
     assert "... and 28 more (--json lists all)" in text
 
 
 def test_it_enqueues_them_once_and_goes_on_where_it_was_broken_off(two):
     asked = ("backfill", "grid", "--from", "2020-01-01T00:00", "--to", "2020-01-01T03:00")
-    assert ok(*asked) == "4 runs are enqueued, 0 ticks were left as they are\n"
+    assert ok(*asked) == "4 runs enqueued, 0 ticks left unchanged\n"
     assert as_json(*asked) == {"schedule_id": "grid", "enqueued": 0, "refused": 4}
     runs = as_json("runs", "grid")
     assert {run["triggered_by"] for run in runs} == {"backfill"}
@@ -133,8 +133,8 @@ def test_it_enqueues_them_once_and_goes_on_where_it_was_broken_off(two):
 
 def test_more_than_a_hundred_wait_for_a_node(two):
     done = onbeat("backfill", "grid", "--from", "2020-01-01", "--to", "2020-01-06")
-    assert done.stdout == "100 runs are enqueued, 0 ticks were left as they are\n"
-    assert done.stderr == "100 wait and no node is up: start one, and do this again\n"
+    assert done.stdout == "100 runs enqueued, 0 ticks left unchanged\n"
+    assert done.stderr == "100 runs wait and no node is up: start one, and repeat this command\n"
 
 
 @pytest.mark.parametrize(
@@ -156,4 +156,4 @@ def test_what_makes_no_sense_is_refused(two, asked, code, problem):
 def test_a_stretch_without_a_tick_is_nothing(two):
     asked = ("--from", "2020-01-01T00:10", "--to", "2020-01-01T00:20")
     assert json.loads(ok("backfill", "grid", *asked, "--preview", "--json")) == []
-    assert ok("backfill", "grid", *asked) == "0 runs are enqueued, 0 ticks were left as they are\n"
+    assert ok("backfill", "grid", *asked) == "0 runs enqueued, 0 ticks left unchanged\n"

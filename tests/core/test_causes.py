@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -23,6 +23,7 @@ from onbeat.core.time.instants import rfc3339
 from onbeat.core.triggers.past import NO_PAST, Past, TriggerCause
 from onbeat.testing import a_schedule
 from tests.core.plans import NOON, a_run, at, ms, told
+from tests.profiles import examples
 
 EARLIER = at("11:00")  # up to where everything is decided when tests begin
 
@@ -337,7 +338,7 @@ def heard_by(trigger, kind):
 
 @given(PARTS, EVENTS)
 @example([{"startup": "0s"}, {"startup": "7s"}], [("start", 0), ("plan", 0), ("start", 0)])
-@settings(max_examples=300)
+@examples(300)
 def test_each_event_is_followed_by_a_tick_of_its_own_or_joins_one_that_is_not_decided(
     parts, events
 ):

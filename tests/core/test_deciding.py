@@ -6,7 +6,7 @@ What is there is told as in `plans`: it is New Year's Day, and the first undecid
 from functools import partial
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -51,6 +51,7 @@ from tests.core.plans import (
     waiting,
 )
 from tests.core.test_plan_laws import HOURS, SECONDS
+from tests.profiles import examples
 
 often = partial(a_schedule, every="20s")
 OFF = [
@@ -427,7 +428,7 @@ class TestRate:
         st.sampled_from(["allow", "queue"]),
         st.lists(st.sampled_from([0, 0, 1, 900, MINUTE, HOUR]), min_size=60, max_size=60),
     )
-    @settings(max_examples=200)
+    @examples(200)
     def test_in_no_stretch_are_there_more_and_none_is_skipped_while_there_are_fewer(
         self, seconds, most, per, overlap, late
     ):
@@ -523,7 +524,7 @@ class TestJitterAround:
         st.booleans(),
         st.integers(0, 300 * 86_400),
     )
-    @settings(max_examples=200)
+    @examples(200)
     def test_no_tick_is_further_from_its_time_and_their_order_never_changes(
         self, timing, jitter, around, begin
     ):
@@ -544,7 +545,7 @@ class TestJitterAround:
         st.integers(0, 10**7),
         st.integers(0, 2 * DAY),
     )
-    @settings(max_examples=200)
+    @examples(200)
     def test_one_that_is_late_covers_each_tick_that_is_due_and_no_other(
         self, timing, jitter, catchup, begin, late
     ):
@@ -562,7 +563,7 @@ class TestJitterAround:
         assert (found.due and found.due.run_at) == schedule.trigger.next_after(due[-1])
 
     @given(st.sampled_from(HOURS), st.sampled_from(["1500ms", "10m", "2h"]), st.integers(0, 10**7))
-    @settings(max_examples=100)
+    @examples(100)
     def test_a_planner_that_is_never_late_decides_each_tick_once_when_it_is_due(
         self, timing, jitter, begin
     ):
@@ -642,7 +643,7 @@ def overlapped(overlap, kinds, count):
 
 
 @given(OVERLAPS, KINDS, TICKS)
-@settings(max_examples=300)
+@examples(300)
 def test_every_tick_has_one_decision_and_no_run_has_two(overlap, kinds, count):
     _, ticks, decisions = overlapped(overlap, kinds, count)
     assert ticks_in(decisions, Launch, Queue, Skip) == ticks
@@ -652,7 +653,7 @@ def test_every_tick_has_one_decision_and_no_run_has_two(overlap, kinds, count):
 
 
 @given(st.integers(1, 4), KINDS, TICKS)
-@settings(max_examples=200)
+@examples(200)
 def test_no_more_are_in_flight_than_may_be(most, kinds, count):
     runs, ticks, decisions = overlapped({"overlap": "allow", "max_active": most}, kinds, count)
     room = max(most - len(in_flight(runs)), 0)
@@ -666,7 +667,7 @@ def test_no_more_are_in_flight_than_may_be(most, kinds, count):
 @example(
     2, "latest", ["started", "queued", "queued", "queued"], 1
 )  # an edit made the limit smaller
-@settings(max_examples=300)
+@examples(300)
 def test_of_those_that_wait_the_first_or_the_latest_stay(limit, keep, kinds, count):
     overlap = {"overlap": "queue", "queue_limit": limit, "queue_keep": keep}
     runs, ticks, decisions = overlapped(overlap, kinds, count)
@@ -685,7 +686,7 @@ def test_of_those_that_wait_the_first_or_the_latest_stay(limit, keep, kinds, cou
 
 
 @given(KINDS, TICKS)
-@settings(max_examples=200)
+@examples(200)
 def test_the_newest_replaces_all_that_is_there(kinds, count):
     runs, ticks, decisions = overlapped({"overlap": "replace"}, kinds, count)
     flying = in_flight(runs)

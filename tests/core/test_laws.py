@@ -4,7 +4,7 @@ import itertools
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from onbeat import InvalidSchedule, calendar, cron, daily, every
@@ -14,6 +14,7 @@ from onbeat.core.triggers.kinds import Manual
 from onbeat.core.triggers.past import NO_PAST
 from tests.core.strategies import ZONES, accepted, cron_texts, zones_and_instants
 from tests.oracle import Walk
+from tests.profiles import examples
 from tests.timing import LIMIT, cpu_seconds
 
 DAY = 86_400
@@ -146,7 +147,7 @@ def test_what_is_told_of_a_range_is_what_listing_it_shows(case, length):
 
 
 @given(triggers())
-@settings(max_examples=300)
+@examples(300)
 def test_an_answer_comes_within_50_ms(case):
     trigger, t = case
     assert cpu_seconds(lambda: trigger.next_after(t)) < LIMIT
@@ -166,7 +167,7 @@ def test_a_fixed_time_is_had_once_on_every_day_that_exists(name, hour, minute, y
 
 
 @given(cron_texts(seconds=False), zones_and_instants())
-@settings(max_examples=400)
+@examples(400)
 def test_a_walk_through_every_minute_finds_the_same_ticks(text, where):
     name, t = where
     jumps = zone(name).jumps(t - 2 * DAY, t + 3 * DAY)
@@ -205,7 +206,7 @@ def test_a_walk_through_every_second_finds_the_same_ticks(text, name, around):
 
 
 @given(st.text() | cron_texts() | st.text(alphabet="0123456789*/-,LW#?HMON @", max_size=40))
-@settings(max_examples=1_000)
+@examples(1_000)
 def test_any_text_at_all_gives_a_trigger_or_the_one_error(text):
     def ask():
         return cron(text, tz="Europe/Berlin", key="some-id").next_after(0)

@@ -8,7 +8,7 @@ from hashlib import sha256
 from itertools import pairwise
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -31,6 +31,7 @@ from onbeat.core.time.instants import parse_instant, rfc3339
 from onbeat.core.triggers.past import NO_PAST, Past
 from onbeat.testing import a_schedule
 from tests.core.plans import DAY, HOUR, MINUTE, NOON, SECOND, a_run, queued, waiting
+from tests.profiles import examples
 from tests.timing import LIMIT
 
 QUEUE_LIMIT = Policy().queue_limit
@@ -326,7 +327,7 @@ def is_postponed(case, found):
 
 
 @given(cases())
-@settings(max_examples=200)
+@examples(200)
 def test_a_plan_is_what_deciding_tick_by_tick_comes_to(case):
     found = case.planned()
     verdicts, undecided = walk(case)

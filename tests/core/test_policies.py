@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onbeat import InvalidSchedule
@@ -20,6 +20,7 @@ from onbeat.core.policy import (
 )
 from onbeat.testing import a_schedule
 from tests.core.plans import DAY, HOUR, MINUTE, SECOND
+from tests.profiles import examples
 
 GIVEN = [known.name for known in fields(Policy) if known.init]  # others follow from these
 
@@ -395,7 +396,7 @@ def policies(draw):
 
 
 @given(policies())
-@settings(max_examples=300)
+@examples(300)
 def test_what_is_written_is_what_is_read(policy):
     written = write_policy(policy)
     assert read_policy(written) == policy

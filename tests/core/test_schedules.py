@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from onbeat import InvalidSchedule, after, cron, every, startup
@@ -21,6 +21,7 @@ from onbeat.core.schedule import (
     read_schedule,
 )
 from onbeat.testing import a_schedule
+from tests.profiles import examples
 
 RUN = {"command": ["./backup.sh", "--all"]}
 HOURLY = {"every": "1h", "run": RUN}
@@ -344,7 +345,7 @@ SOME_FIELDS = st.fixed_dictionaries(
 
 
 @given(st.sampled_from(TIMINGS), SOME_FIELDS, st.sampled_from(["report", "x/y.z", "H"]))
-@settings(max_examples=200)
+@examples(200)
 def test_what_is_written_is_what_is_read(timing, some, name):
     schedule = read_schedule(name, timing | some, calendars=CALENDARS)
     text = definition(schedule)

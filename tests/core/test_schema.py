@@ -6,12 +6,12 @@ from pathlib import Path
 
 import jsonschema_rs
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from onbeat import InvalidSchedule
 from onbeat.app.launchers import check_target
-from onbeat.cli.define import FIRST_FILE
+from onbeat.cli.schedules import FIRST_FILE
 from onbeat.core.policy import POLICIES, Policy
 from onbeat.core.schedule import TARGETS, definition, read_schedule
 from onbeat.core.schema import schedule_and_parts, schema_of_file, schema_of_schedule
@@ -19,6 +19,7 @@ from onbeat.core.triggers.codec import AROUND, KINDS
 from onbeat.launchers.http.target import METHODS
 from onbeat.sources.yaml_positions import read_yaml
 from tests.cli.test_verbs import TWO, WORK
+from tests.profiles import examples
 
 ROOT = Path(__file__).parent.parent.parent
 SCHEDULE = jsonschema_rs.Draft202012Validator(schema_of_schedule())
@@ -197,7 +198,7 @@ def test_whatever_is_defined_fits_as_it_was_given_and_as_it_is_kept(fields):
     SCHEDULE.validate(json.loads(definition(schedule)))
 
 
-@settings(max_examples=600)
+@examples(600)
 @given(FIELDS, st.data())
 def test_what_does_not_fit_is_refused_when_it_is_read(fields, data):
     """Put something odd somewhere: whenever a reader takes it, the schema does, too."""

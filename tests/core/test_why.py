@@ -4,9 +4,11 @@ import json
 
 import pytest
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from onbeat import after, at, calendar, cron, daily, every, startup
 from onbeat.core.decide.outcomes import UNREPORTED
+from onbeat.core.explain.attempts import UNLAUNCHED
 from onbeat.core.explain.facts import (
     DefinitionSpan,
     Facts,
@@ -604,6 +606,52 @@ class TestAttempts:
         assert [s.partition(" ran")[0] for s in found.sentences[1:6]] == [
             f"attempt {n}" for n in range(6, 11)
         ]
+
+
+class TestRunsThatWereNotLaunched:
+    """A run that was announced and never launched did not run from its announcement to its end."""
+
+    def announced(self, reason, error=UNLAUNCHED, **fields):
+        status = (
+            Status.CANCELED if reason in ("canceled", "superseded", "timeout") else Status.FAILED
+        )
+        return a_run(
+            status, reason=reason, error=error, attempt=1, started_at=ms("12:00:01"),
+            finished_at=ms("12:00:02"), **fields,
+        )  # fmt: skip
+
+    def test_a_run_that_was_canceled_before_its_launch_did_not_run(self):
+        assert asked(self.announced("canceled")).sentences == [
+            "it was canceled before it was launched",
+            (
+                "it was announced at 2026-01-01T12:00:01.000Z, and ended at "
+                "2026-01-01T12:00:02.000Z without being launched"
+            ),
+        ]
+
+    @pytest.mark.parametrize("error", [UNLAUNCHED, "it broke"])
+    @pytest.mark.parametrize("reason", REASONS)
+    @pytest.mark.parametrize(
+        "tried", [(), (PastAttempt(1, 0, 7, "exit", 1, "why"),)], ids=["one", "two"]
+    )
+    def test_no_run_was_not_launched_and_ran(self, reason, error, tried):
+        run = self.announced(reason, error, tried=tried)
+        run = replace(run, attempt=1 + len(tried))
+        sentences = asked(run, group="gpu", rate="3/day").sentences
+        if any("launched" in each for each in sentences):
+            assert not [each for each in sentences if each.startswith("it ran from")]
+            assert not [each for each in sentences if each.startswith(f"attempt {run.attempt} ran")]
+
+    def test_a_blocker_that_was_never_launched_was_not_running(self):
+        blocker = replace(self.announced("canceled"), run_id=6, run_at=NOON - HOUR)
+        run = a_run(reason="overlap", created_at=ms("12:00:01"), finished_at=ms("12:00:01"))
+        assert (
+            asked(run, blocker=blocker)
+            .sentences[0]
+            .startswith(
+                "run 6 (tick of 2026-01-01T11:00:00Z) was waiting to start, and overlap is skip"
+            )
+        )
 
 
 class TestCauses:

@@ -244,7 +244,7 @@ def check(shell, command, *, patience=PATIENCE):
             return
         if time.monotonic() > until:
             raise Differs(problem)
-        time.sleep(0.1)
+        time.sleep(0.05)
 
 
 def expected(page, command):

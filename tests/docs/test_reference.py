@@ -13,7 +13,7 @@ from tests.web.serving import serving
 
 CLI, REST = (ROOT / "docs" / "reference" / name for name in ("cli.md", "rest.md"))
 OF_ALL = {"--json", "--database", "--config"}
-WITHOUT_DATABASE = {"init", "next", "schema"}
+WITHOUT_DATABASE = {"init", "next", "schema", "completion"}
 
 
 def verbs(group=main, before=()):

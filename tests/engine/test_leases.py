@@ -11,12 +11,13 @@ from onbeat.engine.lease import Lease, renew_in_thread
 from onbeat.errors import StoreFailed
 from onbeat.ports.store import HeartbeatResult, Node
 from onbeat.testing import ManualClock
+from tests.waiting import SOON, forever
 
 NODE = Node("node", "here", frozenset(), lease=6_000)
 
 
 class Answers:
-    """A store that answers heartbeats as a test says, each after so much time has passed."""
+    """A store that returns given answers to heartbeats, each after a given time."""
 
     is_shared = True
 
@@ -59,7 +60,7 @@ ALIVE = HeartbeatResult(is_known=True)
 AWAY = StoreFailed("away")
 
 
-def test_it_holds_for_two_thirds_of_its_length_from_when_it_was_asked_for():
+def test_lease_holds_for_two_thirds_of_its_length_after_the_request():
     lease, clock = kept((1_000, ALIVE))
     clock.advance(2_999)
     assert lease.holds
@@ -67,14 +68,14 @@ def test_it_holds_for_two_thirds_of_its_length_from_when_it_was_asked_for():
     assert not lease.holds
 
 
-def test_what_fails_renews_nothing():
+def test_failed_heartbeat_renews_nothing():
     lease, _ = kept((1_000, ALIVE), (2_000, AWAY), (2_000, AWAY))
     assert not lease.holds
     assert lease.lapses == 0, "it is still away"
 
 
-def test_a_lapse_that_is_over_again_is_not_forgotten():
-    """Whoever looks now and then may have seen neither its end nor its beginning."""
+def test_lapse_of_a_renewed_lease_is_counted():
+    """A check at intervals may have missed its beginning and its end."""
     lease, _ = kept((0, ALIVE), (5_000, AWAY), (0, ALIVE))
     assert (lease.holds, lease.lapses) == (True, 1)
     lease, _ = kept((0, ALIVE), (3_000, AWAY), (0, ALIVE))
@@ -87,14 +88,14 @@ def test_a_node_that_others_forgot_has_none():
     assert lease.is_forgotten
 
 
-def test_where_nobody_could_take_it_for_dead_it_always_holds(monkeypatch):
+def test_lease_of_an_unshared_store_always_holds(monkeypatch):
     monkeypatch.setattr(Answers, "is_shared", False)
     lease, clock = kept((0, ALIVE))
     clock.advance("1h")
     assert lease.holds
 
 
-def test_work_in_a_thread_goes_on_while_the_loop_is_held(monkeypatch):
+def test_renewal_in_a_thread_continues_while_the_loop_is_blocked(monkeypatch):
     monkeypatch.undo()
     beats = []
 
@@ -107,7 +108,9 @@ def test_work_in_a_thread_goes_on_while_the_loop_is_held(monkeypatch):
         task = asyncio.create_task(renew_in_thread(work))
         await asyncio.sleep(0.05)
         before = len(beats)
-        time.sleep(0.2)  # noqa: ASYNC251 - as a target may
+        until = time.monotonic() + SOON
+        while len(beats) < before + 5 and time.monotonic() < until:
+            time.sleep(0.01)  # noqa: ASYNC251 - as a target may
         held = len(beats) - before
         task.cancel()
         await asyncio.wait([task])
@@ -122,7 +125,7 @@ def test_work_in_a_thread_that_is_ended_before_it_began_ends(monkeypatch):
 
     async def story():
         for delay in (0, 0, 0.001):
-            task = asyncio.create_task(renew_in_thread(lambda: asyncio.sleep(600)))
+            task = asyncio.create_task(renew_in_thread(forever))
             await asyncio.sleep(delay)
             task.cancel()
             await asyncio.wait([task])
@@ -131,7 +134,7 @@ def test_work_in_a_thread_that_is_ended_before_it_began_ends(monkeypatch):
     asyncio.run(asyncio.wait_for(story(), 10))
 
 
-def test_work_in_a_thread_that_fails_says_so(monkeypatch):
+def test_failed_renewal_in_a_thread_is_raised(monkeypatch):
     monkeypatch.undo()
 
     async def work():

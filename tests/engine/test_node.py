@@ -24,6 +24,7 @@ from onbeat.ports.store import Finished, Node
 from onbeat.service.serialize import run_fields
 from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
+from tests.waiting import engine_has_looked, forever, until
 
 NODE = Node("node-1", "here", frozenset({"command"}))
 
@@ -70,7 +71,7 @@ def test_nothing_is_planned_before_the_node_is_registered_and_leftovers_are_ende
     listening = None
     played(story)
     first = [name for name in listening.asked if name != "changed_elsewhere"][:4]
-    assert first[:3] == ["hold", "recover", "register"]
+    assert first[:3] == ["acquire", "recover", "register"]
     assert listening.asked.index("register") < listening.asked.index("plan_due")
 
 
@@ -110,7 +111,7 @@ def test_hurried_node_claims_nothing_that_it_would_hand_back():
         clock.advance("1h")
         engine.planner.wake()
         engine.dispatcher.wake()
-        await asyncio.sleep(0.1)
+        await until(lambda: not engine.activity.begins_runs)
         runs = await store.runs()
         await engine.stop(1)
         return launcher.attempts, runs
@@ -311,7 +312,7 @@ def test_a_stop_ends_though_the_recorder_fails_in_the_middle_of_it():
         class Endless(RecordingLauncher):
             async def launch(self, attempt):
                 going.set()
-                return await asyncio.sleep(60)
+                return await forever()
 
         engine = Engine(Damaged(store), clock, NODE, {"command": Endless()})
         await engine.start()
@@ -353,7 +354,7 @@ def test_a_stop_ends_though_a_run_comes_too_late_when_the_recorder_has_failed():
     assert played(story) == 1
 
 
-def test_those_that_come_too_late_leave_their_places_and_one_line(caplog):
+def test_late_launches_free_their_slots_and_log_one_line(caplog):
     async def story(store, clock):
         launchers = {"command": RecordingLauncher()}
         dispatcher = Dispatcher(store, clock, NODE, launchers, concurrency=3)
@@ -364,14 +365,14 @@ def test_those_that_come_too_late_leave_their_places_and_one_line(caplog):
         planned = await store.plan_due(plan_now, limit=9, node=NODE, slots=9)
         dispatcher.launch(planned.attempts, clock.monotonic() - NODE.lease)
         async with asyncio.timeout(5):
-            await dispatcher.wait_for_places(3, 60)
+            await dispatcher.wait_for_slots(3, 60)
             await dispatcher.idle()
         recording.cancel()
         return [run.status for run in await store.runs()]
 
     assert played(story) == ["ENQUEUED"] * 3
     assert [record.getMessage() for record in caplog.records] == [
-        "3 runs came too late to be launched: handed back"
+        "3 runs were too late to be launched: handed back"
     ]
 
 
@@ -407,7 +408,7 @@ def plan_now(schedule, run_at, unfinished, past, now):
     return plan(schedule, run_at, unfinished, past, now=now)
 
 
-def test_a_loop_may_begin_tasks_at_once():
+def test_event_loop_may_start_tasks_eagerly():
     class Done(asyncio.Future):
         def set_name(self, _):
             """Take a name, as a task does."""
@@ -484,7 +485,7 @@ def test_an_allowance_is_shared_by_those_that_had_not_enough():
     assert allowance.share() == 7
 
 
-def test_those_that_wait_come_back_as_fast_as_they_can_be_served():
+def test_waiting_catch_ups_are_spread_by_the_allowance():
     clock = ManualClock()
     allowance = Allowance(clock, 10)
     waits = [allowance.waits()]
@@ -497,7 +498,7 @@ def test_those_that_wait_come_back_as_fast_as_they_can_be_served():
     assert waits == [100, 500, 20_000, 60_000]
 
 
-def test_a_tick_that_becomes_due_while_the_planner_looks_is_decided_by_the_next_look_at_once():
+def test_tick_due_during_planning_is_decided_by_the_next_look():
     class Slow:
         """A store on which time passes while others are asked."""
 
@@ -551,9 +552,9 @@ def test_an_idle_planner_does_not_look_again():
         listening = Listening(store)
         engine = Engine(listening, clock, NODE, {"command": RecordingLauncher()})
         await engine.start()
-        await asyncio.sleep(0.1)
+        await engine_has_looked(engine)
         listening.asked.clear()
-        await asyncio.sleep(0.5)
+        await engine_has_looked(engine)
         found = set(listening.asked)
         await engine.stop(1)
         return found
@@ -561,7 +562,7 @@ def test_an_idle_planner_does_not_look_again():
     assert played(story) <= {"changed_elsewhere", "heartbeat"}
 
 
-def test_times_are_told_with_their_offset():
+def test_logged_times_have_an_offset():
     async def story(store, clock):
         await store.upsert([a_schedule("berlin", cron="0 14 * * *", timezone="Europe/Berlin")])
         clock.advance("1h")
@@ -608,7 +609,7 @@ def test_nothing_is_claimed_once_it_is_being_stopped():
     assert played(story) == []
 
 
-def test_a_node_whose_recorder_dies_ends_instead_of_hanging():
+def test_node_with_a_crashed_recorder_ends_instead_of_hanging():
     async def story(store, clock):
         class Refusing(Listening):
             async def finish(self, finished):
@@ -635,16 +636,16 @@ def test_a_run_that_is_to_end_and_has_not_begun_is_looked_for_again():
         await store.enqueue("a-schedule", request_id="now")
         (attempt,) = await store.announce(NODE, await store.claim(NODE, limit=1))
         await store.cancel(attempt.run_id)
-        await engine._end_asked()
-        is_looked_for = engine._asked  # nobody has launched it here yet
+        await engine._cancel_runs()
+        is_looked_for = engine._cancel_requested  # it is not launched here yet
         await store.finish([Finished(attempt, Succeeded())])
-        await engine._end_asked()
-        return is_looked_for, engine._asked
+        await engine._cancel_runs()
+        return is_looked_for, engine._cancel_requested
 
     assert played(story) == (True, False)
 
 
-def test_one_that_is_paused_while_nobody_tells_its_condition_is_free_to_be_looked_for_again():
+def test_run_paused_while_its_condition_is_checked_is_free_again():
     async def story(store, clock):
         class Mute(RecordingLauncher):
             async def launch(self, attempt):
@@ -657,7 +658,7 @@ def test_one_that_is_paused_while_nobody_tells_its_condition_is_free_to_be_looke
         await store.plan_due(lambda s, at, u, p, now: plan(s, at, u, p, now=now), limit=5)
         dispatcher = Dispatcher(store, clock, NODE, {"command": Mute()}, concurrency=5)
         await dispatcher.claim_once()
-        while dispatcher._probing:  # noqa: ASYNC110 - nobody else waits for it
+        while dispatcher._checking:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0)
         await dispatcher.record_once()
         (row,) = await store.runs()

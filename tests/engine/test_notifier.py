@@ -1,4 +1,4 @@
-"""The outbox's loop: what is sent when, how often, and what holds up whom."""
+"""The outbox loop: when and how often messages are sent, and what a slow notifier delays."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ import pytest
 
 from onbeat.core.notify.notifications import BACKOFF, Delivered, DeliveryRefused, DeliveryUnknown
 from onbeat.core.runs.run import Failed
-from onbeat.engine.outbox import ChannelAdapter, Outbox, notice_of
+from onbeat.engine.outbox import ChannelAdapter, Outbox, notification_for
 from onbeat.errors import StoreFailed
 from onbeat.events import (
     AnyEvent,
@@ -24,6 +24,7 @@ from onbeat.ports.store import Finished, Node
 from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.testing import ManualClock, a_schedule
 from tests.notifiers.servers import a_channel
+from tests.waiting import forever
 
 NODE = Node("node-1", "here", frozenset({"command"}))
 
@@ -42,7 +43,7 @@ def played(story):
 
 
 class Recording:
-    """A notifier that keeps what it was given, and answers as it is told: the last for ever."""
+    """A notifier that records messages, and returns the given answers, the last one forever."""
 
     def __init__(self, *answers):
         self.letters, self._answers = [], list(answers) or [Delivered()]
@@ -55,17 +56,17 @@ class Recording:
         return answer
 
     @property
-    def told(self):
+    def sent(self):
         return [[notice.schedule_id for notice in each.bundle.notices] for each in self.letters]
 
 
 class Hanging(Recording):
-    """One that never ends by itself."""
+    """A notifier that never answers."""
 
     async def send(self, letter):
         self.letters.append(letter)
         try:
-            await asyncio.sleep(60)
+            await forever()
         except asyncio.CancelledError:
             return self._answers[0]
 
@@ -112,7 +113,7 @@ async def states(store):
     return {row.channel: dict(row.states) for row in await store.channels()}
 
 
-def test_each_channel_is_told_once_of_what_it_wants_to_hear():
+def test_each_channel_is_notified_once_of_matching_events():
     async def story(store, _):
         ops, team = Recording(), Recording()
         channels = [wired(ops), wired(team, "team", schedules=["b"])]
@@ -120,13 +121,13 @@ def test_each_channel_is_told_once_of_what_it_wants_to_hear():
         await fail(store, "a", "b")
         await look(outbox)
         await look(outbox)
-        return ops.told, team.told, await states(store)
+        return ops.sent, team.sent, await states(store)
 
     sent = {"sent": 1}
     assert played(story) == ([["a", "b"]], [["b"]], {"ops": sent, "team": sent})
 
 
-def test_one_that_is_refused_twice_is_delivered_once_under_one_key():
+def test_message_refused_twice_is_delivered_once_under_one_key():
     async def story(store, clock):
         ops = Recording(DeliveryRefused("HTTP 500"), DeliveryRefused("HTTP 503"), Delivered())
         outbox = Outbox(store, [wired(ops)])
@@ -139,7 +140,7 @@ def test_one_that_is_refused_twice_is_delivered_once_under_one_key():
     assert played(story) == (3, 1, {"ops": {"sent": 1}})
 
 
-def test_one_that_is_refused_for_ever_is_given_up_after_six_tries():
+def test_message_refused_every_time_is_given_up_after_six_attempts():
     async def story(store, clock):
         ops = Recording(DeliveryRefused("HTTP 500"))
         outbox = Outbox(store, [wired(ops)])
@@ -156,7 +157,7 @@ def test_one_that_is_refused_for_ever_is_given_up_after_six_tries():
 @pytest.mark.parametrize(
     "answer", [DeliveryUnknown("no answer"), RuntimeError("a defect")], ids=type
 )
-def test_one_that_may_have_arrived_is_not_sent_again(answer):
+def test_message_that_may_have_arrived_is_not_sent_again(answer):
     async def story(store, clock):
         ops = Recording(answer)
         outbox = Outbox(store, [wired(ops)])
@@ -169,13 +170,13 @@ def test_one_that_may_have_arrived_is_not_sent_again(answer):
     assert played(story) == (1, {"ops": {"in_doubt": 1}})
 
 
-def test_one_left_by_a_node_that_died_is_in_doubt_and_told():
+def test_message_of_a_dead_node_is_in_doubt_and_reported():
     async def story(store, clock):
         ops = Recording()
         outbox = Outbox(store, [wired(ops)])
         await fail(store, "a")
         await store.collect_notices(outbox._compose, limit=9)
-        await store.take_letter("ops")  # and then the node dies
+        await store.take_message("ops")  # and then the node dies
         clock.advance(120_000)
         await look(outbox)
         events = [row.event.name for row in await store.events(limit=10_000)]
@@ -194,7 +195,7 @@ def test_a_target_that_hangs_holds_up_no_other_channel_and_no_look():
             while len(quick.letters) < "ab".index(name) + 1:  # noqa: ASYNC110 - it is what is asked
                 await asyncio.sleep(0)
         await outbox.stop(0)
-        return slow.told, quick.told
+        return slow.sent, quick.sent
 
     assert played(story) == ([["a"]], [["a"], ["b"]])
 
@@ -223,7 +224,7 @@ def test_stopping_waits_for_its_grace_and_keeps_what_is_known(answer, state):
     assert found == {"ops": {state: 1}}
 
 
-def test_who_is_in_a_hurry_need_not_wait_for_the_grace():
+def test_hurry_skips_the_grace_of_a_stop():
     async def story(store, _):
         outbox = Outbox(store, [wired(Hanging(DeliveryUnknown("no answer")))])
         await fail(store, "a")
@@ -236,12 +237,12 @@ def test_who_is_in_a_hurry_need_not_wait_for_the_grace():
     assert played(story) == {"ops": {"in_doubt": 1}}
 
 
-def test_one_that_was_just_taken_when_it_stops_is_sent_later_and_not_in_doubt():
+def test_message_just_taken_at_a_stop_is_sent_later_and_not_in_doubt():
     async def story(store, clock):
         class Slow(Failing):
-            async def take_letter(self, channel):
-                letter = await self._store.take_letter(channel)
-                await asyncio.sleep(0.1)
+            async def take_message(self, channel):
+                letter = await self._store.take_message(channel)
+                await asyncio.sleep(0.05)
                 return letter
 
         ops = Recording()
@@ -250,18 +251,18 @@ def test_one_that_was_just_taken_when_it_stops_is_sent_later_and_not_in_doubt():
         await outbox.look_once()
         await asyncio.sleep(0.01)
         await outbox.stop(0)
-        first = ops.told, await states(store)
+        first = ops.sent, await states(store)
         clock.advance(BACKOFF[0])
         await look(Outbox(store, [wired(ops)]))
-        return first, ops.told
+        return first, ops.sent
 
     assert played(story) == (([], {"ops": {"waiting": 1}}), [["a"]])
 
 
-def test_what_came_of_a_message_is_kept_even_if_the_store_is_away_for_a_moment():
+def test_delivery_is_recorded_even_if_the_store_fails_briefly():
     async def story(store, _):
         ops = Recording()
-        outbox = Outbox(Failing(store, settle_letter=2), [wired(ops)])
+        outbox = Outbox(Failing(store, record_delivery=2), [wired(ops)])
         await fail(store, "a")
         await look(outbox)
         return len(ops.letters), await states(store)
@@ -269,7 +270,7 @@ def test_what_came_of_a_message_is_kept_even_if_the_store_is_away_for_a_moment()
     assert played(story) == (1, {"ops": {"sent": 1}})
 
 
-def test_a_store_that_is_away_is_told_once_and_looked_at_again(caplog):
+def test_failing_store_is_logged_once_and_retried(caplog):
     async def story(store, _):
         ops = Recording()
         outbox = Outbox(Failing(store, to_send=3), [wired(ops)])
@@ -279,12 +280,12 @@ def test_a_store_that_is_away_is_told_once_and_looked_at_again(caplog):
             outbox.wake()
             await asyncio.sleep(0.01)
         await outbox.stop(1)
-        return ops.told
+        return ops.sent
 
     assert played(story) == [["a"]]
     assert [
         record.getMessage() for record in caplog.records if record.name == "onbeat.notices"
-    ] == ["notices wait: the database is away"]
+    ] == ["notifications are delayed: the database is away"]
 
 
 def test_a_herd_of_failures_is_one_message_that_counts():
@@ -297,7 +298,7 @@ def test_a_herd_of_failures_is_one_message_that_counts():
     assert played(story) == [(50, 250)]
 
 
-def test_the_third_failure_in_a_row_is_told_and_no_other():
+def test_only_the_third_consecutive_failure_is_notified():
     async def story(store, _):
         ops = Recording()
         outbox = Outbox(store, [wired(ops, on=["failures:3"])])
@@ -309,7 +310,7 @@ def test_the_third_failure_in_a_row_is_told_and_no_other():
     assert played(story) == [3]
 
 
-def test_every_event_that_is_marked_can_be_told():
+def test_every_marked_event_has_a_notification():
     about = ("backup", 17, 1_767_268_800)
     found = {
         "failure": RunFailed(*about, 1, "exit", "exit code 1", 2),
@@ -321,7 +322,7 @@ def test_every_event_that_is_marked_can_be_told():
     }
     for kind, event in found.items():
         assert event.is_notable
-        assert notice_of(StoredEvent(0, event)).kind == kind
+        assert notification_for(StoredEvent(0, event)).kind == kind
     notable = {each for each in get_args(AnyEvent) if "is_notable" in vars(each)}
     assert notable == {type(event) for event in found.values()}
 
@@ -329,7 +330,7 @@ def test_every_event_that_is_marked_can_be_told():
 def test_a_tick_is_missed_when_more_than_five_in_a_row_overlap():
     about = ("backup", 17, 1_767_268_800, "overlap")
     assert not RunSkipped(*about, overlaps=5).is_notable
-    missed = notice_of(StoredEvent(0, RunSkipped(*about, overlaps=6)))
+    missed = notification_for(StoredEvent(0, RunSkipped(*about, overlaps=6)))
     assert (missed.kind, missed.reason) == ("missed", "overlap")
 
 
@@ -341,5 +342,5 @@ def test_a_tick_is_missed_when_more_than_five_in_a_row_overlap():
     ],
     ids=lambda event: event.name,
 )
-def test_what_is_ordinary_is_not_told(event):
-    assert notice_of(StoredEvent(0, event)) is None
+def test_ordinary_events_have_no_notification(event):
+    assert notification_for(StoredEvent(0, event)) is None

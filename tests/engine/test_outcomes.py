@@ -44,7 +44,7 @@ async def two_announced(store, clock):
 
 
 def test_an_outcome_that_waits_behind_a_hand_back_is_known_to_its_node():
-    """Otherwise its run is handed back as one that was not launched, and starts twice."""
+    """Otherwise its run is handed back as not launched, and starts twice."""
 
     async def story():
         clock = ManualClock("2026-01-01T12:00:00Z")

@@ -10,6 +10,7 @@ from onbeat.stores.sql import zone_data
 from onbeat.stores.sql.rows import KEEP
 from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.testing import ManualClock, a_schedule
+from tests.inside import in_transaction
 
 NINE = 1_767_340_800  # in Berlin, on January 2
 
@@ -24,7 +25,7 @@ async def with_older_data(clock, count):
         tx.run(KEEP, ("tz", "1999a"))
         tx.run("UPDATE due SET due_at = due_at + 3600000, run_at = run_at + 3600")
 
-    await store._worker.write(age)
+    await in_transaction(store, age)
     return store
 
 

@@ -26,19 +26,19 @@ PATIENCE = 10.0  # seconds for one statement
 
 @dataclass(frozen=True)
 class Step:
-    """A statement: what it reads, changes or locks, locks together with others, and tells."""
+    """A statement: what it reads, changes or locks, locks in share mode, and emits."""
 
     text: str
     reads: frozenset[str] = frozenset()
     holds: frozenset[str] = frozenset()
     shares: frozenset[str] = frozenset()
-    tells: bool = False  # it writes an event: their order is what the checker goes by
+    writes_event: bool = False  # it writes an event: their order is what the checker goes by
     ends: bool = False  # it commits, or takes back, what the transaction held and shared
 
     def depends_on(self, other: "Step") -> bool:
         """Whether it can make a difference which of the two, of two transactions, comes first."""
-        if self.tells or other.tells:
-            return self.tells and other.tells
+        if self.writes_event or other.writes_event:
+            return self.writes_event and other.writes_event
         if self.ends and other.ends:
             return False
         if self.ends:
@@ -59,7 +59,7 @@ def read_step(text: str, params: object, before: list[Step]) -> Step:
             text, holds=held, shares=frozenset().union(*(s.shares for s in before)), ends=True
         )
     if "INTO events" in text:
-        return Step(text, tells=True)
+        return Step(text, writes_event=True)
     if "pg_advisory" in text:
         lock = frozenset({f"lock {params[0]}"})
         return Step(text, shares=lock) if "shared" in text else Step(text, holds=lock)
@@ -83,7 +83,7 @@ class Actor:
     steps: list[Step] = field(default_factory=list)
     waiting_for: Step | None = None  # the statement it stopped before
     is_done: bool = False
-    is_free: bool = False  # nobody steers any more
+    is_free: bool = False  # it runs without being stepped
     result: object = None
     error: BaseException | None = None
 
@@ -92,7 +92,7 @@ class Actor:
         self.may_go = False
 
     def stop_before(self, text: str, params: object) -> None:
-        """Wait for leave to go on, in the thread of the call."""
+        """Wait for permission to continue, in the thread of the call."""
         with self.changed:
             self.waiting_for = read_step(text, params, self.steps)
             self.changed.notify_all()
@@ -103,7 +103,7 @@ class Actor:
     def run(self) -> None:
         try:
             self.result = self.work()
-        except BaseException as broken:  # noqa: BLE001 - it is looked at by whoever steers
+        except BaseException as broken:  # noqa: BLE001 - the explorer checks it
             self.error = broken
         with self.changed:
             self.is_done = True
@@ -159,7 +159,7 @@ class Explorer:
             if not self._turn_back():
                 return
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Return the order that was just played."""
         return "\n".join(
             f"  {frame.choice:9} {' '.join(frame.enabled[frame.choice].text.split())[:110]}"
@@ -227,7 +227,7 @@ class Explorer:
             depth += 1
 
     def _is_blocked(self, actor: Actor) -> bool:
-        """Wait until a call stops, or PostgreSQL says that it waits for the other."""
+        """Wait until a call stops, or PostgreSQL reports that it waits for the other."""
         limit = time.monotonic() + PATIENCE
         while not actor.has_stopped(0.002):
             found = self._watching.execute("SELECT cardinality(pg_blocking_pids(%s))", (actor.pid,))

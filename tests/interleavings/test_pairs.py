@@ -1,6 +1,6 @@
 """Every pair of calls on one schedule, through every order of their statements.
 
-`make interleavings` has some more calls than `make test`, and tells how many orders there were.
+`make interleavings` has some more calls than `make test`, and prints how many orders there were.
 """
 
 import os
@@ -12,9 +12,9 @@ import pytest
 from onbeat.errors import NoSuchSchedule, RunIsOver
 from onbeat.stores.postgres import transaction
 from onbeat.stores.postgres.transaction import PostgresTransaction
-from onbeat.stores.sql import define, plan_due, zone_data
+from onbeat.stores.sql import gate, plan_due, zone_data
 from tests.interleavings.stepper import Explorer
-from tests.interleavings.world import BEFORE, World
+from tests.interleavings.world import BEFORE, TwoClients
 from tests.postgres import shared_server
 
 USUAL = (
@@ -43,7 +43,7 @@ if not IN_ALL:  # those that can meet on a run
         "cancel": {"plan", "claim", "announce", "finish", "lost", "delete", "cancel", "backfill"},
         "backfill": {"plan", "claim", "edit", "delete", "cancel", "backfill"},
     }
-EXPECTED = (NoSuchSchedule, RunIsOver)  # whoever comes second hears that it is over
+EXPECTED = (NoSuchSchedule, RunIsOver)  # raised to the second caller
 PAIRS = [
     (one, other)
     for one, other in combinations_with_replacement(NAMES, 2)
@@ -57,14 +57,14 @@ PAIRS = [
 def world():
     server = shared_server()
     url = server.new_database()
-    world = World(url)
+    world = TwoClients(url)
     yield world
     world.close()
     server.drop_database(url)
 
 
 def played(world, pair):
-    """Yield what was wrong with each order: what calls raised, and what the checker says."""
+    """Yield the problems of each order: what calls raised, and what the checker found."""
     explorer, said = Explorer(world.watching), {}
     for actors in explorer.orders(lambda: world.actors(pair)):
         errors = [actor.error for actor in actors if actor.error is not None]
@@ -73,7 +73,7 @@ def played(world, pair):
         if state not in said:
             said[state] = world.check()
         wrong += said[state]
-        yield f"{wrong}\n{explorer.told()}" if wrong else ""
+        yield f"{wrong}\n{explorer.describe()}" if wrong else ""
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
@@ -102,7 +102,7 @@ DEFECTS = {
         ("plan", "follow"),
         lambda patch: patch.setattr(zone_data, "follow_taken", lambda tx, cursor, rows: rows),
     ),
-    "nobody holds a schedule": (
+    "no call holds a schedule": (
         ("finish", "lost"),
         lambda patch: patch.setattr(PostgresTransaction, "hold", nothing),
     ),
@@ -135,12 +135,12 @@ DEFECTS = {
     ),
     "what was paused or deleted is opened with the gate": (
         ("delete", "open"),
-        lambda patch: patch.setattr(define, "find_all", all_alive),
+        lambda patch: patch.setattr(gate, "find_all", all_alive),
     ),
 }
 
 
-def all_alive(tx, schedule_ids, find=define.find_all):
+def all_alive(tx, schedule_ids, find=gate.find_all):
     found = find(tx, schedule_ids)
     for known in found:
         known.deleted = False

@@ -68,7 +68,7 @@ class Situation:
         self.keeping.execute("; ".join(words))  # one transaction
 
 
-class World:
+class TwoClients:
     """A database with two clients, and the situations that calls are tried in."""
 
     is_shared = True
@@ -106,7 +106,7 @@ class World:
             "DELETE FROM meta WHERE name LIKE 'gate%' OR name = 'tz_followed'"
         )
         self.clock = ManualClock("2026-01-01T12:00:00Z")
-        self.stores[0]._threads.given_clock = self.stores[1]._threads.given_clock = self.clock
+        self.stores[0]._threads.clock_override = self.stores[1]._threads.clock_override = self.clock
         self._forget()
         self._wait(self._live(situation, beside_another=name == "beside_another"))
         if name == "deleted":
@@ -156,7 +156,7 @@ class World:
 
     def _forget(self):
         for store in self.stores:
-            store._threads._known = TransactionCache()
+            store._threads._cache = TransactionCache()
 
     # -- what can be done
 
@@ -255,17 +255,17 @@ class World:
             )
         return actors
 
-    # -- what came of it
+    # -- results
 
     def state(self):
-        """Return all that what comes next depends on: what `check` says of one, it says of its equals."""
-        known = self.stores[0]._threads._known
+        """Return the state that all later steps depend on: `check` is the same for equal states."""
+        cache = self.stores[0]._threads._cache
         here = (self.launched, self.acknowledged, self.started, self.claimed)
         rows = self.watching.execute(STATE).fetchall()
-        return repr((sorted(rows), here, known.due_from, known._definitions))
+        return repr((sorted(rows), here, cache.due_from, cache._definitions))
 
     def check(self):
-        """Let everything come to its end, and return what the checker says."""
+        """Let everything end, and return the problems that the checker finds."""
         self._wait(self._settle())
         self.seen, self.catchup_per_second = Counter(), 100
         self.stopped_at = self.clock.now()

@@ -12,7 +12,7 @@ from onbeat.core.runs.run import Failed, Succeeded
 from onbeat.core.schedule import read_schedule, read_target
 from onbeat.errors import NotAllowed
 from onbeat.launchers.http.launcher import HttpLauncher
-from onbeat.ports.outside import HttpResponse
+from onbeat.ports.http import HttpResponse
 from onbeat.ports.store import Attempt
 from onbeat.service.access import Caller, as_allowed
 from onbeat.systems.agents.flock import LONGEST_RESULT, FlockLauncher
@@ -174,7 +174,7 @@ def test_invalid_flock_target_is_refused(given, said):
 def test_replace_overlap_is_refused_since_runs_cannot_be_canceled():
     async def story():
         async with Onbeat("sqlite://", clock=ManualClock()) as beat:
-            with pytest.raises(InvalidSchedule, match="overlap: what it starts cannot be ended"):
+            with pytest.raises(InvalidSchedule, match="overlap: its target cannot be cancelled"):
                 await beat.define(a_schedule("x", overlap="replace", run={"flock": DAILY}))
 
     asyncio.run(story())

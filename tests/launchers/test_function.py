@@ -15,10 +15,11 @@ from onbeat.core.schedule import Target
 from onbeat.errors import InvalidSchedule
 from onbeat.launchers.python.launcher import FunctionLauncher
 from onbeat.ports.store import Attempt
+from tests.waiting import forever
 
 NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
 SOON = 5  # seconds: far more than anything here takes
-LONG = 60  # what should be ended sleeps so long
+LONG = 60  # seconds, for functions that are to be ended
 
 
 def a_target(name="report", **fields):
@@ -47,7 +48,7 @@ def a_launcher(function=None, name="report"):
 
 
 def run(function=None, name="report", **given):
-    """Launch a function once, to its end; return the outcome and what was printed."""
+    """Launch a function once; return the outcome and the output."""
 
     async def story():
         launcher = a_launcher(function)
@@ -78,7 +79,7 @@ def module(tmp_path, monkeypatch):
 # -- how a function is called
 
 
-def test_a_function_is_given_its_inputs_by_name():
+def test_function_gets_its_inputs_by_name():
     def report(limit, kind="all"):
         return [limit, kind]
 
@@ -86,7 +87,7 @@ def test_a_function_is_given_its_inputs_by_name():
     assert run(report, kind="one", limit=4) == (Succeeded([4, "one"]), "")
 
 
-def test_an_async_function_is_given_them_too():
+def test_async_function_gets_its_inputs_by_name():
     async def report(limit):
         await asyncio.sleep(0)
         return limit
@@ -94,16 +95,16 @@ def test_an_async_function_is_given_them_too():
     assert run(report, limit=3) == (Succeeded(3), "")
 
 
-def test_a_function_with_a_parameter_called_run_is_given_the_attempt():
+def test_function_with_a_parameter_run_gets_the_attempt():
     outcome, _ = run(lambda run, limit: (run.schedule_id, run.run_at, run.key, limit), limit=3)
     assert outcome == Succeeded(("nightly/report", NOON, an_attempt().key, 3))
 
 
-def test_a_function_that_takes_any_name_is_given_the_inputs_and_no_attempt():
+def test_function_with_keyword_arguments_gets_inputs_but_no_attempt():
     assert run(lambda **given: given, a=1, b=2) == (Succeeded({"a": 1, "b": 2}), "")
 
 
-def test_an_async_function_runs_in_the_event_loop_and_a_plain_one_beside_it():
+def test_async_function_runs_in_the_event_loop_and_a_plain_one_in_a_thread():
     async def in_the_loop():
         return threading.current_thread() is threading.main_thread()
 
@@ -127,14 +128,14 @@ def test_plain_functions_run_at_the_same_time():
     assert {outcome.result for outcome, _ in asyncio.run(story())} == {0, 1, 2}
 
 
-def test_a_plain_function_that_returns_something_to_await_has_it_awaited():
+def test_awaitable_returned_by_a_plain_function_is_awaited():
     async def report(limit):
         return limit
 
     assert run(lambda limit: report(limit + 1), limit=3) == (Succeeded(4), "")
 
 
-def test_whatever_can_be_called_will_do():
+def test_any_callable_can_be_registered():
     class Report:
         async def __call__(self, limit):
             return limit
@@ -143,7 +144,7 @@ def test_whatever_can_be_called_will_do():
     assert run(Report(), limit=3) == (Succeeded(3), "")
 
 
-def test_one_that_was_given_up_before_its_turn_is_never_called():
+def test_call_cancelled_before_its_turn_is_never_made():
     called = []
     held = threading.Event()
 
@@ -174,7 +175,7 @@ def test_a_function_of_a_module_is_imported(module):
     assert run(name="reports:build", limit=3) == (Succeeded(6), "")
 
 
-def test_while_it_is_imported_everything_else_goes_on(module):
+def test_event_loop_runs_during_an_import(module):
     module("import time\ntime.sleep(0.2)\ndef build():\n    return 1\n")
 
     async def story():
@@ -190,7 +191,7 @@ def test_while_it_is_imported_everything_else_goes_on(module):
     assert turns > 10
 
 
-def test_so_is_one_that_is_deeper_in_it(module):
+def test_nested_function_of_a_module_is_imported(module):
     module("class Weekly:\n    @staticmethod\n    def build():\n        return 'weekly'\n")
     assert run(name="reports:Weekly.build") == (Succeeded("weekly"), "")
 
@@ -200,12 +201,12 @@ def test_so_is_one_that_is_deeper_in_it(module):
     [
         ("no_such_module:build", "", "No module named 'no_such_module'"),
         ("reports:bild", "def build(): ...", "has no attribute 'bild'"),
-        ("reports:build", "build = 3", "reports:build is no function"),
+        ("reports:build", "build = 3", "reports:build is not a function"),
         ("reports:build", "raise RuntimeError('not today')", "not today"),
         ("reports:build", "def build(:", "invalid syntax"),
     ],
 )
-def test_what_cannot_be_found_is_not_tried_again(module, name, text, problem):
+def test_function_that_cannot_be_imported_is_not_retried(module, name, text, problem):
     module(text)
     outcome, printed = run(name=name)
     assert (outcome.reason, outcome.retryable) == ("launch_failed", False)
@@ -214,7 +215,7 @@ def test_what_cannot_be_found_is_not_tried_again(module, name, text, problem):
     assert "Traceback" in printed
 
 
-def test_a_name_that_nobody_registered_is_not_tried_again():
+def test_unregistered_name_is_not_retried():
     outcome, _ = run(name="no_such_function")
     assert (outcome.reason, outcome.retryable) == ("launch_failed", False)
 
@@ -222,11 +223,14 @@ def test_a_name_that_nobody_registered_is_not_tried_again():
 @pytest.mark.parametrize(
     ("inputs", "problem"),
     [
-        ({"limit": 3, "limut": 4}, "inputs.limut: the function has none (known: limit)"),
-        ({}, "inputs.limit: the function needs it (limit: ...)"),
+        (
+            {"limit": 3, "limut": 4},
+            "inputs.limut: the function has no such parameter (known: limit)",
+        ),
+        ({}, "inputs.limit: the function requires it (limit: ...)"),
     ],
 )
-def test_inputs_that_do_not_fit_call_nothing_and_are_not_tried_again(inputs, problem):
+def test_mismatched_inputs_call_nothing_and_are_not_retried(inputs, problem):
     called = []
 
     def report(limit, run):
@@ -237,10 +241,10 @@ def test_inputs_that_do_not_fit_call_nothing_and_are_not_tried_again(inputs, pro
     assert called == []
 
 
-# -- how it ends
+# -- outcomes
 
 
-def test_an_exception_is_a_failure_that_may_be_retried_and_leaves_its_trace():
+def test_exception_is_a_retryable_failure_with_its_traceback():
     def report():
         raise ValueError("no data")
 
@@ -250,18 +254,18 @@ def test_an_exception_is_a_failure_that_may_be_retried_and_leaves_its_trace():
     assert 'raise ValueError("no data")' in printed
 
 
-def test_what_json_cannot_say_is_passed_on_as_it_is():
+def test_result_that_is_not_json_is_passed_on():
     thing = object()
     outcome, _ = run(lambda: thing)
     assert outcome.result is thing
 
 
-def test_an_async_function_that_lasts_too_long_is_ended():
+def test_async_function_is_ended_at_its_timeout():
     ended = []
 
     async def report():
         try:
-            await asyncio.sleep(LONG)
+            await forever()
         finally:
             ended.append(True)
 
@@ -269,7 +273,7 @@ def test_an_async_function_that_lasts_too_long_is_ended():
     assert ended == [True]
 
 
-def test_a_plain_function_that_lasts_too_long_is_left_behind():
+def test_plain_function_is_abandoned_at_its_timeout():
     begun, end = threading.Event(), threading.Event()
 
     def report():
@@ -283,11 +287,11 @@ def test_a_plain_function_that_lasts_too_long_is_left_behind():
     end.set()
 
 
-def test_a_function_that_ends_in_time_is_not_touched_by_its_timeout():
+def test_function_that_ends_in_time_succeeds_with_a_timeout():
     assert run(lambda: "in time", timeout=SOON * 1000) == (Succeeded("in time"), "")
 
 
-def test_a_timeout_of_the_function_s_own_is_an_error():
+def test_timeout_error_raised_by_a_function_is_an_error():
     def report():
         raise TimeoutError("the panel does not answer")
 
@@ -296,7 +300,7 @@ def test_a_timeout_of_the_function_s_own_is_an_error():
     assert "Traceback" in printed
 
 
-def test_so_it_is_where_the_run_has_a_timeout_too():
+def test_timeout_error_raised_by_a_function_is_an_error_within_its_timeout():
     def report():
         raise TimeoutError("the panel does not answer")
 
@@ -311,7 +315,7 @@ def test_cancelling_ends_an_async_function():
     async def report():
         begun.set()
         try:
-            await asyncio.sleep(LONG)
+            await forever()
         finally:
             ended.append(True)
 
@@ -327,7 +331,7 @@ def test_cancelling_ends_an_async_function():
 
 
 class Odd(BaseException):
-    """Nothing that `except Exception` catches."""
+    """An exception that `except Exception` does not catch."""
 
 
 def raises(error):
@@ -346,7 +350,7 @@ def async_raises(error):
 
 @pytest.mark.parametrize("error", [ValueError("x"), Exception(), ExceptionGroup("x", [OSError()])])
 @pytest.mark.parametrize("kind", [raises, async_raises])
-def test_whatever_a_function_raises_is_its_failure_and_nobody_else_s(kind, error):
+def test_any_exception_of_a_function_fails_only_its_run(kind, error):
     outcome, _ = run(kind(error))
     assert isinstance(outcome, Failed)
     assert type(error).__name__ in outcome.error
@@ -354,18 +358,18 @@ def test_whatever_a_function_raises_is_its_failure_and_nobody_else_s(kind, error
 
 @pytest.mark.parametrize("error", [SystemExit(1), Odd("x")], ids=["sys.exit(1)", "BaseException"])
 @pytest.mark.parametrize("kind", [raises, async_raises])
-def test_so_is_what_is_no_exception(kind, error):
+def test_base_exception_of_a_function_fails_only_its_run(kind, error):
     outcome, _ = run(kind(error))
     assert isinstance(outcome, Failed)
 
 
-def test_so_is_a_module_that_exits_when_it_is_imported(module):
+def test_module_that_exits_on_import_fails_only_its_run(module):
     module("import sys\nsys.exit(1)\n")
     outcome, _ = run(name="reports:build")
     assert outcome.reason == "launch_failed"
 
 
-def test_so_is_the_end_of_an_iterator_in_a_plain_function():
+def test_stop_iteration_of_a_plain_function_fails_only_its_run():
     async def story():
         async with asyncio.timeout(0.5):
             return await a_launcher(lambda: next(iter([]))).launch(an_attempt())
@@ -374,15 +378,15 @@ def test_so_is_the_end_of_an_iterator_in_a_plain_function():
     assert isinstance(outcome, Failed)
 
 
-def test_so_is_a_cancelled_error_that_nobody_asked_for():
+def test_cancelled_error_raised_by_a_function_fails_only_its_run():
     outcome, _ = run(async_raises(asyncio.CancelledError()))
     assert isinstance(outcome, Failed)
 
 
-# -- what it offers, and what it refuses
+# -- offers and checks
 
 
-def test_it_offers_what_can_be_imported_and_each_registered_name():
+def test_launcher_offers_python_and_each_registered_name():
     launcher = a_launcher(print, "report")
     launcher.register("clean", len)
     assert set(launcher.offers()) == {"python", "python:report", "python:clean"}
@@ -391,12 +395,12 @@ def test_it_offers_what_can_be_imported_and_each_registered_name():
 def test_two_functions_under_one_name_are_refused():
     launcher = a_launcher(print)
     launcher.register("report", print)
-    with pytest.raises(InvalidSchedule, match="two functions are called 'report'"):
+    with pytest.raises(InvalidSchedule, match="another function is registered as 'report'"):
         launcher.register("report", len)
 
 
 @pytest.mark.parametrize("name", ["reports:build", "a.b.c:D.e", "report", "nightly-report"])
-def test_a_name_that_may_be_there_is_accepted(name):
+def test_possible_function_name_is_accepted(name):
     a_launcher().check(a_target(name, inputs={"whatever": 1}))
 
 
@@ -405,30 +409,30 @@ def test_a_name_that_may_be_there_is_accepted(name):
     ["", ":", ":build", "reports:build()", "a b", "reports:a:b", "../reports:build", 3, None,
      "reports:"],
 )  # fmt: skip
-def test_a_name_that_cannot_be_one_is_refused(name):
-    with pytest.raises(InvalidSchedule, match="names no function"):
+def test_impossible_function_name_is_refused(name):
+    with pytest.raises(InvalidSchedule, match="is not a function name"):
         a_launcher().check(a_target(name))
 
 
-def test_a_field_that_does_not_exist_is_refused():
+def test_unknown_field_is_refused():
     with pytest.raises(InvalidSchedule, match="did you mean 'inputs'"):
         a_launcher().check(a_target(input={"limit": 3}))
 
 
 @pytest.mark.parametrize("inputs", [{}, {"limut": 3}, {"limit": 3, "more": 4}])
-def test_inputs_that_a_registered_function_does_not_take_are_refused(inputs):
+def test_mismatched_inputs_of_a_registered_function_are_refused(inputs):
     with pytest.raises(InvalidSchedule, match=r"^inputs\."):
         a_launcher(lambda limit, run: limit).check(a_target(inputs=inputs))
 
 
-def test_inputs_that_it_takes_are_accepted():
+def test_matching_inputs_of_a_registered_function_are_accepted():
     a_launcher(lambda limit, run, name="all": limit).check(a_target(inputs={"limit": 3}))
 
 
-# -- the end
+# -- recovery and closing
 
 
-def test_a_function_ends_with_its_process_so_there_is_nothing_to_recover():
+def test_recover_finds_no_functions():
     assert asyncio.run(a_launcher().recover()) == 0
 
 
@@ -448,7 +452,7 @@ def test_closing_does_not_wait_for_a_plain_function():
     end.set()
 
 
-def test_nor_does_the_process_wait_when_it_ends():
+def test_process_exits_without_waiting_for_a_plain_function():
     script = f"""
 import asyncio, time
 from tests.launchers.test_function import a_launcher, an_attempt

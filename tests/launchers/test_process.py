@@ -1,3 +1,5 @@
+"""The launcher of commands: outcomes, environment, output, process trees and leftovers."""
+
 import asyncio
 import errno
 import json
@@ -22,7 +24,7 @@ from onbeat.launchers.command import ProcessLauncher, end_leftovers, forget_outp
 from onbeat.ports.store import Attempt
 
 NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
-LONG = 60  # what should be ended sleeps so long, and a test that waits for it fails
+LONG = 60  # seconds, for programs that are to be ended: a test that waits for one fails
 SOON = 5  # seconds: far more than anything here takes, far less than `LONG`
 
 
@@ -54,7 +56,7 @@ def a_launcher(folder, **given):
 
 @pytest.fixture
 def run(tmp_path):
-    """Launch one attempt to its end; return the outcome and what it printed."""
+    """Launch one attempt; return the outcome and the output."""
 
     def run(attempt, **given):
         return asyncio.run(a_launcher(tmp_path, **given).launch(attempt))
@@ -62,14 +64,14 @@ def run(tmp_path):
     return run
 
 
-def told(path, count=1):
-    """Return the process ids that a script has written to a file, if it has written them all."""
+def pids_in(path, count=1):
+    """Return the process ids that a script wrote to a file, or None until all are there."""
     pids = [int(line) for line in path.read_text().split()] if path.exists() else []
     return pids if len(pids) >= count else None
 
 
 def lives(pid):
-    """A zombie does not: whether somebody reaps it is not our business."""
+    """Return whether a process runs. A zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
     except OSError:
@@ -78,17 +80,17 @@ def lives(pid):
 
 async def until(question):
     async with asyncio.timeout(SOON):
-        while not (answer := question()):  # noqa: ASYNC110 - it is another process's doing
+        while not (answer := question()):  # noqa: ASYNC110 - it depends on another process
             await asyncio.sleep(0.005)
         return answer
 
 
 @asynccontextmanager
 async def started(launcher, attempt, pids, count=1):
-    """Launch, and go on when the script has written its process ids; end it all afterwards."""
+    """Launch, continue when the script has written its process ids, and end it afterwards."""
     task = asyncio.create_task(launcher.launch(attempt))
     try:
-        await until(lambda: told(pids, count) or task.done())
+        await until(lambda: pids_in(pids, count) or task.done())
         yield task
     finally:
         task.cancel()
@@ -117,14 +119,16 @@ def test_a_death_by_signal_is_a_failure_that_is_not_retried(run, number, name):
     assert outcome == Failed(f"ended by {name}", "signal", retryable=False, exit_code=-number)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Popen wonders too
-def test_an_exit_code_that_something_else_took_is_no_success(run):
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # Popen warns as well
+def test_exit_code_reaped_elsewhere_is_a_failure(run):
     before = signal.signal(signal.SIGCHLD, lambda *_: os.waitpid(-1, os.WNOHANG))
     try:
         outcome, _ = run(an_attempt("sleep", "0.1"))
     finally:
         signal.signal(signal.SIGCHLD, before)
-    assert outcome.error == "its exit code was taken by another part of this process"
+    assert outcome.error == "exit code unknown: another part of this process reaped it"
     assert not outcome.retryable
 
 
@@ -151,7 +155,7 @@ def without_a_first_line(tmp_path):
         ("true", {"env": {"A": "\ud800"}}, "'true' could not be started: 'utf-8' codec"),
     ],
 )
-def test_what_cannot_be_started_says_why_and_is_not_retried(
+def test_program_that_cannot_be_started_fails_with_the_reason(
     run, tmp_path, program, fields, problem
 ):
     program = program if isinstance(program, str) else program(tmp_path)
@@ -161,7 +165,7 @@ def test_what_cannot_be_started_says_why_and_is_not_retried(
 
 
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE])
-def test_what_cannot_be_started_for_want_of_room_is_retried(run, monkeypatch, number):
+def test_start_that_fails_for_lack_of_resources_is_retried(run, monkeypatch, number):
     def popen(*_, **__):
         raise OSError(number, os.strerror(number))
 
@@ -171,7 +175,7 @@ def test_what_cannot_be_started_for_want_of_room_is_retried(run, monkeypatch, nu
     assert os.strerror(number) in outcome.error
 
 
-def test_a_program_that_cannot_be_watched_is_not_left_running(run, tmp_path, monkeypatch):
+def test_program_that_cannot_be_watched_is_killed(run, tmp_path, monkeypatch):
     def pidfd_open(pid):
         (tmp_path / "pids").write_text(str(pid))
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -179,10 +183,10 @@ def test_a_program_that_cannot_be_watched_is_not_left_running(run, tmp_path, mon
     monkeypatch.setattr(process.os, "pidfd_open", pidfd_open)
     outcome, _ = run(an_attempt("sleep", str(LONG)))
     assert (outcome.reason, outcome.retryable) == ("launch_failed", True)
-    assert not any(map(lives, told(tmp_path / "pids")))
+    assert not any(map(lives, pids_in(tmp_path / "pids")))
 
 
-def test_an_output_that_cannot_be_written_keeps_the_program_from_starting(run, tmp_path):
+def test_program_is_not_started_without_an_output_file(run, tmp_path):
     (tmp_path / "output").write_text("in the way")
     outcome, _ = run(an_attempt("touch", str(tmp_path / "ran")))
     assert outcome.reason == "launch_failed"
@@ -190,20 +194,20 @@ def test_an_output_that_cannot_be_written_keeps_the_program_from_starting(run, t
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_target_that_slipped_through_is_refused_and_starts_nothing(run):
+def test_invalid_stored_command_fails_and_starts_nothing(run):
     outcome, _ = run(an_attempt("true", cdw="/"))
     assert outcome.error == "cdw: no field has this name (did you mean 'cwd'?)"
     assert (outcome.reason, outcome.retryable) == ("invalid_target", False)
 
 
-# -- what a program is given
+# -- the environment of a program
 
 
 def environment_of(tail):
     return dict(line.split("=", 1) for line in tail.splitlines())
 
 
-def test_a_program_is_given_the_names_that_are_passed_and_ours(run):
+def test_program_gets_the_passed_variables_and_those_of_onbeat(run):
     operator = {"PATH": os.environ["PATH"], "TZ": "UTC", "AWS_SECRET": "hush", "LD_PRELOAD": "x"}
     _, tail = run(an_attempt("env"), environment=operator, store_id="store-1")
     given = environment_of(tail)
@@ -222,19 +226,19 @@ def test_a_program_is_given_the_names_that_are_passed_and_ours(run):
     }
 
 
-def test_other_names_can_be_passed(run):
+def test_passed_variables_can_be_chosen(run):
     _, tail = run(an_attempt("/usr/bin/env"), environment={"A": "1", "B": "2"}, passed=["B"])
     assert environment_of(tail).keys() & {"A", "B"} == {"B"}
 
 
-def test_the_target_overrides_the_operator_and_we_override_the_target(run):
+def test_target_overrides_passed_variables_but_not_those_of_onbeat(run):
     env = {"TZ": "Asia/Tokyo", "EMPTY": "", "ONBEAT_RUN_ID": "8"}
     operator = {"TZ": "UTC", "PATH": os.environ["PATH"]}
     found = environment_of(run(an_attempt("env", env=env), environment=operator)[1])
     assert (found["TZ"], found["EMPTY"], found["ONBEAT_RUN_ID"]) == ("Asia/Tokyo", "", "7")
 
 
-def test_a_program_is_looked_for_on_the_path_of_its_target(run, tmp_path):
+def test_program_is_searched_on_the_path_of_its_target(run, tmp_path):
     (tmp_path / "tool").write_text("#!/bin/sh\necho found\n")
     (tmp_path / "tool").chmod(0o700)
     assert run(an_attempt("tool", env={"PATH": str(tmp_path)})) == (Succeeded(), "found\n")
@@ -252,7 +256,7 @@ def test_inputs_are_passed_as_json(run):
     assert json.loads(tail) == inputs
 
 
-def test_inputs_that_are_too_long_for_an_environment_are_told_of(run):
+def test_inputs_too_long_for_the_environment_fail_with_the_reason(run):
     outcome, _ = run(an_attempt("true", inputs={"text": "x" * 200_000}))
     assert (outcome.reason, outcome.retryable) == ("launch_failed", False)
     assert "Argument list too long" in outcome.error
@@ -263,11 +267,11 @@ def test_arguments_are_passed_as_they_are(run):
     assert run(an_attempt("printf", "%s\n", *arguments))[1].splitlines() == arguments
 
 
-def test_there_is_nothing_to_read(run):
+def test_standard_input_is_empty(run):
     assert run(an_attempt("cat")) == (Succeeded(), "")
 
 
-def test_no_file_of_ours_is_open_in_a_program(run, tmp_path):
+def test_program_inherits_no_open_file(run, tmp_path):
     with (tmp_path / "secret").open("w") as file:
         os.set_inheritable(file.fileno(), True)
         _, tail = run(a_script("ls -l /proc/self/fd"))
@@ -277,7 +281,7 @@ def test_no_file_of_ours_is_open_in_a_program(run, tmp_path):
 # -- output
 
 
-def test_an_attempt_has_a_file_of_its_own_that_others_cannot_read(run, tmp_path):
+def test_attempt_has_a_private_output_file(run, tmp_path):
     run(a_script("echo hello", run_id=12_345, attempt=2))
     path = output_path(tmp_path / "output", 12_345, 2)
     assert path == tmp_path / "output" / "000012" / "12345-2.log"
@@ -291,7 +295,7 @@ def test_an_attempt_starts_with_an_empty_file(run):
     assert run(a_script("echo new"))[1] == "new\n"
 
 
-def test_the_last_of_the_output_is_returned_whatever_its_bytes_are(run):
+def test_end_of_the_output_is_returned_with_invalid_bytes_replaced(run):
     _, tail = run(a_script("echo first; printf '\\303\\244\\377\\n'"), tail=3)
     assert tail == "\N{REPLACEMENT CHARACTER}" * 2 + "\n"
 
@@ -305,12 +309,12 @@ def test_an_output_over_the_cap_keeps_its_last_half(run, tmp_path):
     assert tail.encode() == kept[-100:]
 
 
-def test_an_output_at_the_cap_is_left_alone(run):
+def test_output_at_the_cap_is_not_cut(run):
     assert run(a_script("printf %1000d 1"), cap=1000)[1] == f"{1:1000}"
 
 
-def test_a_hundred_megabytes_do_not_fill_the_disk(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(process, "LOOK", 0.05)
+def test_large_output_is_cut_while_the_program_runs(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "SIZE_CHECK", 0.05)
     # It waits for its file to become short whenever that has grown by 20 MB.
     script = """
 import os, time
@@ -328,10 +332,8 @@ os.write(1, b"the end")
     assert kept.startswith(process.DROPPED)
 
 
-def test_a_tree_that_takes_its_time_to_end_does_not_fill_the_disk_either(
-    run, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(process, "LOOK", 0.05)
+def test_output_is_cut_while_the_tree_is_being_ended(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "SIZE_CHECK", 0.05)
     script = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -347,12 +349,12 @@ print("was shortened", flush=True)
     assert tail.endswith("was shortened\n")
 
 
-def test_an_output_that_is_taken_away_costs_nothing_but_itself(run, tmp_path):
+def test_deleted_output_does_not_affect_the_outcome(run, tmp_path):
     path = output_path(tmp_path / "output", 7, 1)
     assert run(a_script(f"echo lost; rm {path}")) == (Succeeded(), "")
 
 
-def test_what_is_printed_while_a_file_is_shortened_is_kept(tmp_path, monkeypatch):
+def test_text_printed_during_a_cut_is_kept(tmp_path, monkeypatch):
     path = tmp_path / "log"
     path.write_bytes(b"." * 3000)
     pread, late = os.pread, [b"late\n"]
@@ -369,9 +371,9 @@ def test_what_is_printed_while_a_file_is_shortened_is_kept(tmp_path, monkeypatch
     assert path.read_bytes() == process.DROPPED + b"." * 1000 + b"late\n"
 
 
-# -- ending a tree: `told` names its processes
+# -- ending a tree
 
-# A child in the group, one in a session of its own, and one that no parent knows of any more.
+# A child in the group, one in another session, and one in another session without its parent.
 TREE = f"""
 echo $$ >> $PIDS
 sleep {LONG} & echo $! >> $PIDS
@@ -385,37 +387,35 @@ def a_tree(then, tmp_path, **given):
     return a_script(TREE + then, env={"PIDS": str(tmp_path / "pids")}, **given)
 
 
-def test_a_run_that_is_over_time_is_ended_with_its_whole_tree(run, tmp_path):
+def test_timeout_ends_the_whole_tree(run, tmp_path):
     outcome, _ = run(a_tree("wait", tmp_path, timeout=1000))
     assert outcome == Failed("still running after 1s", reason="timeout", retryable=True)
-    assert not any(map(lives, told(tmp_path / "pids", TREE_SIZE)))
+    assert not any(map(lives, pids_in(tmp_path / "pids", TREE_SIZE)))
 
 
-def test_a_time_in_milliseconds_is_told_as_such(run):
+def test_timeout_in_milliseconds_is_reported_in_milliseconds(run):
     outcome, _ = run(an_attempt("sleep", str(LONG), timeout=50))
     assert outcome.error == "still running after 50ms"
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_what_a_program_leaves_running_is_ended_with_it(run, tmp_path, code):
+def test_processes_that_outlive_the_program_are_ended(run, tmp_path, code):
     wait_for_all = f"while [ $(wc -l < $PIDS) -lt {TREE_SIZE} ]; do sleep 0.01; done"
     began = time.monotonic()
     outcome, _ = run(a_tree(f"{wait_for_all}; exit {code}", tmp_path, timeout=20_000))
     assert time.monotonic() - began < SOON
     assert getattr(outcome, "exit_code", 0) == code
-    assert not any(map(lives, told(tmp_path / "pids", TREE_SIZE)))
+    assert not any(map(lives, pids_in(tmp_path / "pids", TREE_SIZE)))
 
 
 @pytest.mark.parametrize("session", ["", "setsid "])
-def test_a_leftover_that_holds_the_output_and_ignores_sigterm_delays_nothing(
-    run, tmp_path, session
-):
+def test_leftover_that_ignores_sigterm_does_not_delay_the_outcome(run, tmp_path, session):
     deaf = f'trap "" TERM; echo $$ > {tmp_path / "pids"}; while :; do sleep 0.05; done'
     script = f"{session}sh -c '{deaf}' & while [ ! -s {tmp_path / 'pids'} ]; do sleep 0.01; done"
     began = time.monotonic()
     assert run(a_script(script))[0] == Succeeded()
     assert time.monotonic() - began < SOON  # its grace would be ten seconds
-    assert not any(map(lives, told(tmp_path / "pids")))
+    assert not any(map(lives, pids_in(tmp_path / "pids")))
 
 
 def test_a_leftover_without_the_marks_is_ended_with_its_group(run, tmp_path):
@@ -423,27 +423,27 @@ def test_a_leftover_without_the_marks_is_ended_with_its_group(run, tmp_path):
     deaf = f'trap "" TERM; echo $$ > {pids}; while :; do /bin/sleep 0.05; done'
     run(a_script(f"env -i /bin/sh -c '{deaf}' & while [ ! -s {pids} ]; do sleep 0.01; done"))
     time.sleep(0.05)  # nothing waits for what cannot be found
-    assert not any(map(lives, told(pids)))
+    assert not any(map(lives, pids_in(pids)))
 
 
-def test_the_end_of_one_run_does_not_touch_another(tmp_path):
+def test_end_of_one_run_does_not_affect_another(tmp_path):
     async def main():
         launcher = a_launcher(tmp_path)
         script = a_script(f"echo $$ > {tmp_path / 'pids'}; exec sleep {LONG}", run_id=70)
         async with started(launcher, script, tmp_path / "pids") as other:
             await launcher.launch(a_script("exit 0", run_id=7))
-            return other.done(), lives(*told(tmp_path / "pids"))
+            return other.done(), lives(*pids_in(tmp_path / "pids"))
 
     assert asyncio.run(main()) == (False, True)
 
 
-def test_stores_without_an_id_do_not_take_each_other_s_runs_for_their_own(tmp_path):
+def test_launchers_without_a_store_id_do_not_end_each_other_s_runs(tmp_path):
     async def main():
         one, two = (a_launcher(tmp_path / name, store_id="") for name in "ab")
         script = a_script(f"echo $$ > {tmp_path / 'pids'}; exec sleep {LONG}")
         async with started(one, script, tmp_path / "pids") as other:
             await two.launch(a_script("exit 0"))
-            return other.done(), lives(*told(tmp_path / "pids"))
+            return other.done(), lives(*pids_in(tmp_path / "pids"))
 
     assert asyncio.run(main()) == (False, True)
 
@@ -458,12 +458,12 @@ def test_cancelling_ends_the_whole_tree(tmp_path):
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            return [lives(pid) for pid in told(tmp_path / "pids", TREE_SIZE)]
+            return [lives(pid) for pid in pids_in(tmp_path / "pids", TREE_SIZE)]
 
     assert asyncio.run(main()) == [False] * TREE_SIZE
 
 
-# It needs a moment after SIGTERM, and tells each that it gets.
+# It needs a moment after SIGTERM, and prints a line for each.
 SAYING_GOODBYE = """
 import os, signal, sys, time
 asked = []
@@ -482,7 +482,7 @@ def saying_goodbye(tmp_path):
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_tree_is_asked_once_and_has_its_grace_however_often_it_is_cancelled(tmp_path, times):
+def test_repeated_cancelling_sends_sigterm_once_and_keeps_the_grace(tmp_path, times):
     async def main():
         launcher = a_launcher(tmp_path)
         async with started(launcher, saying_goodbye(tmp_path), tmp_path / "pids") as task:
@@ -492,7 +492,7 @@ def test_a_tree_is_asked_once_and_has_its_grace_however_often_it_is_cancelled(tm
             assert not task.done()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert not lives(*told(tmp_path / "pids"))
+            assert not lives(*pids_in(tmp_path / "pids"))
 
     asyncio.run(main())
     assert output_path(tmp_path / "output", 7, 1).read_text() == "asked\ngoodbye\n"
@@ -508,14 +508,14 @@ def test_a_program_that_ignores_sigterm_is_killed_after_its_grace(tmp_path):
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            return time.monotonic() - began, lives(*told(tmp_path / "pids"))
+            return time.monotonic() - began, lives(*pids_in(tmp_path / "pids"))
 
     took, alive = asyncio.run(main())
     assert 0.2 <= took < SOON
     assert not alive
 
 
-def test_a_program_that_ends_while_it_is_cancelled_is_cancelled(tmp_path):
+def test_program_that_exits_during_its_cancellation_is_cancelled(tmp_path):
     async def main():
         task = asyncio.create_task(a_launcher(tmp_path).launch(an_attempt("true")))
         await asyncio.sleep(0)
@@ -527,29 +527,29 @@ def test_a_program_that_ends_while_it_is_cancelled_is_cancelled(tmp_path):
 
 
 @pytest.mark.parametrize("cancelled_before", [False, True])
-def test_a_loop_that_is_taken_down_takes_the_tree_with_it(tmp_path, cancelled_before):
+def test_closing_event_loop_kills_the_tree(tmp_path, cancelled_before):
     async def main():
         script = "trap '' TERM; echo $$ >> $PIDS; while :; do sleep 0.01; done"
         deaf = a_tree(script, tmp_path, cancel_grace=60_000 if cancelled_before else 100)
         task = asyncio.create_task(a_launcher(tmp_path).launch(deaf))
-        await until(lambda: told(tmp_path / "pids", TREE_SIZE + 1))
+        await until(lambda: pids_in(tmp_path / "pids", TREE_SIZE + 1))
         if cancelled_before:  # then even the ending is cancelled
             task.cancel()
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.05)
 
     began = time.monotonic()
     asyncio.run(main())
     assert time.monotonic() - began < SOON
     time.sleep(0.05)  # there was no time left to see them go
-    assert not any(map(lives, told(tmp_path / "pids")))
+    assert not any(map(lives, pids_in(tmp_path / "pids")))
 
 
-def test_closing_ends_what_runs_and_says_so(tmp_path):
+def test_closing_ends_running_programs_as_canceled(tmp_path):
     async def main():
         launcher = a_launcher(tmp_path)
         async with started(launcher, saying_goodbye(tmp_path), tmp_path / "pids") as task:
             await launcher.close()
-            assert not lives(*told(tmp_path / "pids"))
+            assert not lives(*pids_in(tmp_path / "pids"))
             return await task
 
     outcome, tail = asyncio.run(main())
@@ -557,7 +557,7 @@ def test_closing_ends_what_runs_and_says_so(tmp_path):
     assert tail == "asked\ngoodbye\n"
 
 
-def test_closing_twice_or_with_nothing_to_end_is_nothing(tmp_path):
+def test_closing_twice_or_without_programs_is_harmless(tmp_path):
     async def main():
         launcher = a_launcher(tmp_path)
         await launcher.launch(an_attempt("true"))
@@ -574,7 +574,7 @@ def open_files():
     return sorted(path.name for path in Path("/proc/self/fd").iterdir())
 
 
-def test_many_programs_run_at_once_and_leave_nothing_open(tmp_path):
+def test_many_concurrent_programs_leave_no_file_or_task_open(tmp_path):
     async def main():
         launcher = a_launcher(tmp_path)
         await launcher.launch(an_attempt("true"))  # what stays open, such as the loop, is open now
@@ -589,7 +589,7 @@ def test_many_programs_run_at_once_and_leave_nothing_open(tmp_path):
         assert (getattr(outcome, "exit_code", 0), tail) == (i % 3, f"{i}\n")
 
 
-def test_one_look_for_processes_serves_all_who_asked_before_it_began(tmp_path, monkeypatch):
+def test_one_scan_serves_all_callers_that_waited_before_it(tmp_path, monkeypatch):
     looks, go_on = [], threading.Event()
 
     def look(marks):
@@ -610,19 +610,19 @@ def test_one_look_for_processes_serves_all_who_asked_before_it_began(tmp_path, m
         go_on.set()
         await asyncio.gather(*tasks)
 
-    monkeypatch.setattr(process, "_marked", look)
+    monkeypatch.setattr(process, "_find_marked", look)
     asyncio.run(main())
     assert len(looks) == 2
 
 
-# -- leftovers of a scheduler that was killed
+# -- leftovers of a killed scheduler
 
 SCHEDULER = """
 import asyncio, os, sys
 from pathlib import Path
-from onbeat.core.schedules import Target
-from onbeat.launchers.process import ProcessLauncher
-from onbeat.ports import Attempt
+from onbeat.core.schedule import Target
+from onbeat.launchers.command import ProcessLauncher
+from onbeat.ports.store import Attempt
 
 folder, store_id, script = sys.argv[1:]
 target = Target("command", {"command": ["/bin/sh", "-c", script], "env": {"PIDS": folder + "/pids"}})
@@ -631,16 +631,16 @@ asyncio.run(launcher.launch(Attempt(7, "s", 0, 0, 1, 1, target)))
 """
 
 
-def test_what_a_killed_scheduler_left_running_is_found_and_ended(tmp_path):
+def test_leftovers_of_a_killed_scheduler_are_ended(tmp_path):
     store_id, pids = uuid4().hex, tmp_path / "pids"
     script = f"trap '' TERM; {TREE} wait"
     arguments = [sys.executable, "-c", SCHEDULER, str(tmp_path), store_id, script]
     with subprocess.Popen(arguments) as scheduler:
-        asyncio.run(until(lambda: told(pids, TREE_SIZE) or scheduler.poll() is not None))
+        asyncio.run(until(lambda: pids_in(pids, TREE_SIZE) or scheduler.poll() is not None))
         scheduler.kill()
-    assert all(map(lives, told(pids, TREE_SIZE)))
+    assert all(map(lives, pids_in(pids, TREE_SIZE)))
     assert end_leftovers(store_id) == TREE_SIZE
-    assert not any(map(lives, told(pids, TREE_SIZE)))
+    assert not any(map(lives, pids_in(pids, TREE_SIZE)))
     assert end_leftovers(store_id) == 0
 
 
@@ -659,7 +659,7 @@ def a_bystander():
         bystander.wait()
 
 
-def test_what_cannot_be_read_of_a_node_is_no_sign_that_it_is_gone(a_bystander, monkeypatch):
+def test_node_whose_process_cannot_be_read_counts_as_alive(a_bystander, monkeypatch):
     """A node that has no free file descriptor must not end the runs of living nodes."""
 
     def short(_):
@@ -672,7 +672,7 @@ def test_what_cannot_be_read_of_a_node_is_no_sign_that_it_is_gone(a_bystander, m
     assert own.poll() is None
 
 
-def test_only_the_very_store_counts(a_bystander):
+def test_only_leftovers_of_the_same_store_are_ended(a_bystander):
     store_id = uuid4().hex
     others = [
         {"ONBEAT_STORE": f"{store_id}0"},
@@ -690,8 +690,8 @@ def test_only_the_very_store_counts(a_bystander):
     assert [bystander.poll() for bystander in spared] == [None] * len(others)
 
 
-def test_what_a_living_node_has_is_spared_and_what_a_dead_one_had_is_not(a_bystander):
-    """Several nodes of one store may be on one machine. One that nobody waited for is dead, too."""
+def test_processes_of_a_living_node_are_spared_and_of_a_dead_one_ended(a_bystander):
+    """Several nodes of one store may be on one machine. A zombie counts as dead."""
     store_id = uuid4().hex
     other, dead = a_bystander({}), a_bystander({})
     nodes = [os.getpid(), other.pid, dead.pid]
@@ -707,7 +707,7 @@ def test_what_a_living_node_has_is_spared_and_what_a_dead_one_had_is_not(a_bysta
     assert (own.poll(), theirs.poll()) == (None, None)
 
 
-def test_a_leftover_that_does_not_go_at_once_is_waited_for(a_bystander, monkeypatch):
+def test_leftover_that_ends_late_is_signaled_again(a_bystander, monkeypatch):
     store_id, rounds, signal_all = uuid4().hex, [], process._signal_all
 
     def signal_all_at_the_third_round(*arguments):
@@ -722,16 +722,16 @@ def test_a_leftover_that_does_not_go_at_once_is_waited_for(a_bystander, monkeypa
 
 
 def is_in_group(group):
-    """Return whether a process lives in a group: one that nobody waited for does not."""
+    """Return whether a process other than a zombie is in a group."""
     for pid in process._pids():
         with suppress(OSError):
-            told = process._stat(pid)
-            if int(told[2]) == group and told[0] != b"Z":
+            stat = process._stat(pid)
+            if int(stat[2]) == group and stat[0] != b"Z":
                 return True
     return False
 
 
-HOPPING = "import os\nwhile True:\n    if os.fork(): os._exit(0)"  # a new number every moment
+HOPPING = "import os\nwhile True:\n    if os.fork(): os._exit(0)"  # a new pid every moment
 
 
 def test_leftover_that_forks_and_exits_faster_than_it_is_read_is_ended():
@@ -750,9 +750,9 @@ def test_leftover_that_forks_and_exits_faster_than_it_is_read_is_ended():
             os.killpg(leftover.pid, signal.SIGKILL)
 
 
-def test_leftover_that_is_being_executed_is_read_again(a_bystander, monkeypatch):
+def test_leftover_in_the_middle_of_an_exec_is_read_again(a_bystander, monkeypatch):
     """Between two programs a process has neither an environment nor a command line."""
-    store_id, entries, is_being_executed = uuid4().hex, process._entries, process._is_being_executed
+    store_id, entries, is_in_exec = uuid4().hex, process._entries, process._is_in_exec
     own, looks = a_bystander({"ONBEAT_STORE": store_id}), []
 
     def not_yet(pid, user=None):
@@ -763,8 +763,8 @@ def test_leftover_that_is_being_executed_is_read_again(a_bystander, monkeypatch)
     monkeypatch.setattr(process, "_entries", not_yet)
     monkeypatch.setattr(
         process,
-        "_is_being_executed",
-        lambda pid: len(looks) == 1 if pid == own.pid else is_being_executed(pid),
+        "_is_in_exec",
+        lambda pid: len(looks) == 1 if pid == own.pid else is_in_exec(pid),
     )
     assert end_leftovers(store_id) == 1
     assert own.wait(SOON) == -signal.SIGKILL
@@ -772,22 +772,22 @@ def test_leftover_that_is_being_executed_is_read_again(a_bystander, monkeypatch)
 
 def test_process_without_an_environment_is_read_once(a_bystander):
     bystander = a_bystander({})
-    asyncio.run(until(lambda: not process._is_being_executed(bystander.pid)))
+    asyncio.run(until(lambda: not process._is_in_exec(bystander.pid)))
     assert process._entries(bystander.pid) == frozenset()
-    assert process._marked(frozenset({b"ONBEAT_STORE=none"})) == {}
+    assert process._find_marked(frozenset({b"ONBEAT_STORE=none"})) == {}
 
 
-def test_leftovers_of_a_node_that_exits_right_now_are_ended(a_bystander, monkeypatch):
-    """Its lock is free, which the next node has, a moment before it is a zombie."""
+def test_leftovers_of_an_exiting_node_are_ended(a_bystander, monkeypatch):
+    """Its lock is free, and held by the next node, a moment before it is a zombie."""
     store_id, stat = uuid4().hex, process._stat
     node = a_bystander({})
     own = a_bystander({"ONBEAT_STORE": store_id, "ONBEAT_NODE": process._identity(node.pid)})
 
     def exiting(pid):
-        told = stat(pid)
+        fields = stat(pid)
         if pid == node.pid:
-            told[6] = b"%d" % (int(told[6]) | process.EXITING)
-        return told
+            fields[6] = b"%d" % (int(fields[6]) | process.EXITING)
+        return fields
 
     assert end_leftovers(store_id) == 0
     monkeypatch.setattr(process, "_stat", exiting)
@@ -795,7 +795,7 @@ def test_leftovers_of_a_node_that_exits_right_now_are_ended(a_bystander, monkeyp
     assert own.wait(SOON) == -signal.SIGKILL
 
 
-def test_leftover_that_comes_to_light_after_the_start_is_ended_with_the_node(tmp_path, a_bystander):
+def test_leftover_found_after_the_start_is_ended_when_the_node_closes(tmp_path, a_bystander):
     store_id = uuid4().hex
 
     async def main():
@@ -815,7 +815,7 @@ def test_client_that_closes_ends_nothing(tmp_path, a_bystander):
     assert own.poll() is None
 
 
-def test_a_scheduler_that_one_of_its_runs_started_spares_itself_and_its_parents(a_bystander):
+def test_scheduler_started_by_a_run_spares_itself_and_its_parents(a_bystander):
     store_id = uuid4().hex
     script = (
         "import os; from onbeat.launchers.command import end_leftovers;"
@@ -835,7 +835,7 @@ def test_a_scheduler_that_one_of_its_runs_started_spares_itself_and_its_parents(
     assert own.wait(SOON) == -signal.SIGKILL
 
 
-def test_processes_of_other_users_are_none_of_ours(a_bystander, monkeypatch):
+def test_processes_of_other_users_are_spared(a_bystander, monkeypatch):
     store_id = uuid4().hex
     own = a_bystander({"ONBEAT_STORE": store_id})
     monkeypatch.setattr(process.os, "geteuid", lambda: os.getuid() + 1)
@@ -859,15 +859,15 @@ def test_without_proc_there_are_no_leftovers(monkeypatch):
     [
         (
             {"command": "./backup.sh --all"},
-            "command: './backup.sh --all' is no list of texts (such as [./backup.sh, --all]; no shell reads it)",
+            "command: './backup.sh --all' is not a list of texts (such as [./backup.sh, --all]; it does not run in a shell)",
         ),
         (
             {"command": []},
-            "command: [] is no list of texts (such as [./backup.sh, --all]; no shell reads it)",
+            "command: [] is not a list of texts (such as [./backup.sh, --all]; it does not run in a shell)",
         ),
         (
             {"cwd": "/"},
-            "command: None is no list of texts (such as [./backup.sh, --all]; no shell reads it)",
+            "command: None is not a list of texts (such as [./backup.sh, --all]; it does not run in a shell)",
         ),
         ({"command": ["nice", 19]}, "command[1]: 19 is not a text (put it in quotes)"),
         ({"command": ["sleep", 0.5]}, "command[1]: 0.5 is not a text (put it in quotes)"),
@@ -879,12 +879,12 @@ def test_without_proc_there_are_no_leftovers(monkeypatch):
         ({"command": [""]}, "command[0]: it is empty (a text)"),
         (
             {"command": ["echo", "a\0b"]},
-            "command[1]: it holds NUL (a text)",
+            "command[1]: it contains NUL (a text)",
         ),
         ({"command": ["a"], "cwd": 7}, "cwd: 7 is not a text (put it in quotes)"),
         ({"command": ["a"], "cwd": ""}, "cwd: it is empty (a text)"),
-        ({"command": ["a"], "env": ["A=1"]}, "env: ['A=1'] is no set of names ({NAME: value})"),
-        ({"command": ["a"], "env": {"A=B": "1"}}, "env: 'A=B' is no name (NAME: value)"),
+        ({"command": ["a"], "env": ["A=1"]}, "env: ['A=1'] is not a mapping ({NAME: value})"),
+        ({"command": ["a"], "env": {"A=B": "1"}}, "env: 'A=B' is not a name (NAME: value)"),
         ({"command": ["a"], "env": {"": "1"}}, "env: it is empty (a text)"),
         ({"command": ["a"], "env": {"PORT": 80}}, "env.PORT: 80 is not a text (put it in quotes)"),
         ({"command": ["a"], "evn": {}}, "evn: no field has this name (did you mean 'env'?)"),
@@ -903,7 +903,7 @@ def test_a_target_that_can_be_launched_is_not_refused(tmp_path):
     assert list(launcher.offers()) == ["command"]
 
 
-def test_output_that_is_old_is_forgotten(tmp_path):
+def test_old_output_is_deleted(tmp_path):
     old, new = output_path(tmp_path, 1, 1), output_path(tmp_path, 2001, 1)
     for file in (old, new):
         file.parent.mkdir(parents=True)

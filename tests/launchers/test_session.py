@@ -8,7 +8,7 @@ from onbeat.core.runs.run import Accepted, Busy, Failed, Succeeded
 from onbeat.core.schedule import Target, read_target
 from onbeat.errors import InvalidSchedule
 from onbeat.launchers.http.launcher import HttpLauncher
-from onbeat.ports.outside import HttpResponse
+from onbeat.ports.http import HttpResponse
 from onbeat.ports.store import Attempt
 from onbeat.stores.sqlite.store import SqliteStore
 from onbeat.systems.sessions.launcher import BUSY, SessionLauncher

@@ -1,4 +1,4 @@
-"""Requests that may go to public addresses only go nowhere else, whoever tells them to.
+"""Requests restricted to public addresses reach no others, by URL, name or redirect.
 
 The witness is a listener on every address of this machine: not one connection may reach it.
 """
@@ -25,7 +25,7 @@ NAMES = {
 }  # fmt: skip
 
 URLS = [
-    # an address of this machine, in every spelling that some program reads
+    # an address of this machine, in every notation that some program accepts
     "http://127.0.0.1:{port}/", "http://127.1:{port}/", "http://127.0.1:{port}/", "http://2130706433:{port}/", "http://0x7f000001:{port}/",
     "http://0x7f.0.0.1:{port}/", "http://0x7f.1:{port}/", "http://0177.0.0.1:{port}/", "http://017700000001:{port}/", "http://0177.0.0x1:{port}/",
     "http://00000177.1:{port}/", "http://127.000.000.001:{port}/", "http://0:{port}/", "http://0.0.0.0:{port}/", "http://0x0:{port}/",
@@ -43,7 +43,7 @@ URLS = [
     "http://169.254.169.254/", "http://169.254.169.254:{port}/latest/meta-data/", "http://[fd00:ec2::254]/", "http://metadata.google.internal/",
     "http://0xa9fea9fe/", "http://2852039166/", "http://0251.0376.0251.0376/", "http://[::ffff:a9fe:a9fe]/", "http://100.100.100.200/", "http://168.63.129.16/",
     "http://192.0.0.192/",
-    # what some read another host in
+    # URLs in which some parsers see another host
     "http://user@127.0.0.1:{port}/", "http://example.com@127.0.0.1:{port}/", "http://127.0.0.1:{port}@example.com/", "http://example.com#@127.0.0.1:{port}/",
     "http://example.com\\@127.0.0.1:{port}/", "http://127.0.0.1:{port}\\@example.com/", "http://example.com:80@127.0.0.1:{port}/", "http://127.0.0.1 :{port}/",
     "http://127.0.0.1%00.example.com:{port}/", "http://127.0.0.1%2eexample.com:{port}/", "http://127。0。0。1:{port}/", "http://①②⑦.⓪.⓪.①:{port}/",
@@ -58,10 +58,10 @@ URLS = [
 
 
 class Witness:
-    """Listens on all addresses of this machine, and counts who comes."""
+    """Listens on all addresses of this machine, and records the connections."""
 
     def __init__(self, addresses, port=0):
-        self.came, self._sockets = [], []
+        self.connections, self._sockets = [], []
         for family, host in addresses:
             listening = socket.create_server((host, port), family=family)
             port = listening.getsockname()[1]
@@ -75,7 +75,7 @@ class Witness:
                 connection, peer = listening.accept()
             except OSError:
                 return
-            self.came.append(peer)
+            self.connections.append(peer)
             with connection:
                 connection.recv(1000)
                 connection.sendall(
@@ -96,7 +96,7 @@ def witness():
 
 
 async def look_up(host, port):
-    """Answer for the names above alone: nothing of a test leaves this machine."""
+    """Resolve only the names above: no traffic of a test leaves this machine."""
     if host.lower().rstrip(".") not in NAMES:
         raise socket.gaierror(socket.EAI_NONAME, "not known")
     return NAMES[host.lower().rstrip(".")]
@@ -119,20 +119,20 @@ def launch(*attempts, **given):
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize("url", URLS)
-def test_nothing_but_the_internet_is_reached(witness, url, method):
+def test_only_public_addresses_are_reached(witness, url, method):
     url = url.format(port=witness.port)
     (found,) = launch(an_attempt(url, method=method, public_only=True))
     assert isinstance(found, Failed)
-    assert witness.came == []
+    assert witness.connections == []
 
 
 @pytest.mark.parametrize("url", URLS)
-def test_what_could_never_reach_the_internet_is_refused_or_harmless_when_defined(url):
+def test_literal_private_address_is_refused_when_defined(url):
     launcher = HttpLauncher(version="1", environment={}, resolve=look_up)
     fields = {"http": url.format(port=8080), "public_only": True}
     host = url.partition("//")[2].partition(":{port}")[0].lower().rstrip("./")
     if host in NAMES:
-        launcher.check(Target("http", fields))  # who knows where it will be then
+        launcher.check(Target("http", fields))  # its address may be public at launch
     else:
         with pytest.raises(InvalidSchedule):
             launcher.check(Target("http", fields))
@@ -148,8 +148,8 @@ LOCATIONS = [
 
 @pytest.mark.parametrize("location", LOCATIONS)
 @pytest.mark.parametrize("status", [302, 307])
-def test_no_redirect_leads_inside(server, monkeypatch, location, status):  # noqa: F811
-    # Let 127.0.0.1 be the internet, for nothing else can be reached in a test.
+def test_redirects_reach_no_private_address(server, monkeypatch, location, status):  # noqa: F811
+    # 127.0.0.1 is the only public address, as tests can reach no other.
     monkeypatch.setattr(target, "is_public", lambda address: str(address) == "127.0.0.1")
     monkeypatch.setitem(NAMES, "private.test", ["127.0.0.2"])
     monkeypatch.setitem(NAMES, "both.test", ["127.0.0.2", "127.0.0.1"])
@@ -157,19 +157,19 @@ def test_no_redirect_leads_inside(server, monkeypatch, location, status):  # noq
     server.answer = redirects(location.format(port=inside.port), status=status)
     try:
         launch(an_attempt(server.url, method="GET", public_only=True))
-        assert server.seen  # it was asked, and told where to go
-        assert inside.came == []
+        assert server.seen  # it answered with the redirect
+        assert inside.connections == []
     finally:
         inside.close()
 
 
-def test_the_witness_sees_what_is_let_through(witness):
+def test_witness_records_unrestricted_requests(witness):
     urls = [url for url in URLS[:5] if "127" in url]
     found = launch(*(an_attempt(url.format(port=witness.port)) for url in urls))
     assert found == [Succeeded()] * len(urls)
-    assert len(witness.came) == len(urls)
+    assert len(witness.connections) == len(urls)
 
 
-def test_the_tables_are_as_long_as_they_were():
+def test_tables_of_urls_are_not_shortened():
     assert len(set(URLS)) >= 100
     assert len(set(LOCATIONS)) >= 19

@@ -1,4 +1,4 @@
-"""Threads for plain functions: none waits while a thread sleeps, whoever is faster."""
+"""Threads for plain functions: no call waits while a thread sleeps, in any order of steps."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ SOON = 5  # seconds: far more than anything here takes
 
 @contextmanager
 def many_orders(draw):
-    """Have threads be overtaken between any two lines of the code under test, now and then."""
+    """Delay threads at random between any two lines of the code under test."""
 
     def pause(frame, event, _):
         if frame.f_code.co_filename != subject.__file__:
@@ -42,11 +42,11 @@ async def all_of(threads, functions):
 
 
 def play(story):
-    """Live through a story; a call that is never answered fails it."""
+    """Run a story; a call without an answer fails it."""
     return asyncio.run(asyncio.wait_for(story, 4 * SOON))
 
 
-def test_a_call_returns_what_its_function_returns_and_raises_what_it_raises():
+def test_call_returns_or_raises_like_its_function():
     async def story():
         threads = CallThreads(2)
         assert await all_of(threads, [lambda: 1, lambda: 2, lambda: 3]) == [1, 2, 3]
@@ -56,7 +56,7 @@ def test_a_call_returns_what_its_function_returns_and_raises_what_it_raises():
     play(story())
 
 
-def test_as_many_run_at_once_as_there_may_be_threads():
+def test_as_many_calls_run_concurrently_as_the_limit_allows():
     async def story():
         threads, meet = CallThreads(8), threading.Barrier(8, timeout=SOON)
         for _ in range(20):  # the first time they are started, then they are woken
@@ -65,7 +65,7 @@ def test_as_many_run_at_once_as_there_may_be_threads():
     play(story())
 
 
-def test_and_never_more():
+def test_no_more_calls_run_concurrently_than_the_limit_allows():
     running, most = [], []
 
     def work():
@@ -80,7 +80,7 @@ def test_and_never_more():
 
 @pytest.mark.parametrize("seed", range(8))
 def test_no_call_waits_while_a_thread_sleeps(seed):
-    """Calls that come one by one or together, return at once or wait for each other: all end."""
+    """Calls that are made one by one or together, that return or wait for each other: all end."""
     draw = random.Random(seed)
 
     async def story():
@@ -98,30 +98,30 @@ def test_no_call_waits_while_a_thread_sleeps(seed):
 
 
 class Pausing(CallThreads):
-    """Threads of which one that finds nobody to wake is held there."""
+    """A pool that holds a caller which finds no sleeping thread to wake."""
 
     def __init__(self, most):
         super().__init__(most)
         self.is_full, self.is_there, self.go_on = False, threading.Event(), threading.Event()
 
-    def _start_one(self):
+    def _start_thread(self):
         if self.is_full:
             self.is_there.set()
             self.go_on.wait(SOON)
-        return super()._start_one()
+        return super()._start_thread()
 
     @property
     def asleep(self):
-        return len(self._asleep)
+        return len(self._sleeping)
 
 
-def test_not_even_one_that_is_asked_for_while_another_finds_nobody_to_wake():
-    """It says that one is coming, and then that none is: whoever asked in between must not wait."""
+def test_call_added_while_another_finds_no_thread_to_wake_does_not_wait():
+    """A call added while the flag `_is_waking` is set and then cleared must not wait."""
     threads, meet, busy = Pausing(2), threading.Barrier(2, timeout=SOON), threading.Event()
 
     async def until(condition):
         async with asyncio.timeout(SOON):
-            while not condition():  # noqa: ASYNC110 - threads tell nobody that they lie down
+            while not condition():  # noqa: ASYNC110 - threads do not report that they sleep
                 await asyncio.sleep(0.001)
 
     async def story():
@@ -145,7 +145,7 @@ def test_not_even_one_that_is_asked_for_while_another_finds_nobody_to_wake():
     play(story())
 
 
-def test_functions_that_return_at_once_need_few_threads():
+def test_functions_that_return_immediately_need_few_threads():
     async def story():
         threads = CallThreads(500)
         used = set(await all_of(threads, [threading.get_ident] * 500))
@@ -154,7 +154,7 @@ def test_functions_that_return_at_once_need_few_threads():
     play(story())
 
 
-def test_an_answer_that_comes_after_its_loop_was_closed_hurts_nobody():
+def test_answer_after_the_loop_was_closed_is_dropped():
     threads, go_on, ended = CallThreads(1), threading.Event(), threading.Event()
 
     def work():
@@ -172,7 +172,7 @@ def test_an_answer_that_comes_after_its_loop_was_closed_hurts_nobody():
     assert play(all_of(threads, [lambda: 7])) == [7]  # the thread serves the next loop
 
 
-def test_a_machine_without_a_thread_to_spare_says_so_and_calls_nothing_later(monkeypatch):
+def test_call_without_any_thread_fails_and_is_not_made_later(monkeypatch):
     called = []
 
     async def story():
@@ -187,7 +187,7 @@ def test_a_machine_without_a_thread_to_spare_says_so_and_calls_nothing_later(mon
     assert called == ["second"]
 
 
-def test_and_those_it_has_do_the_work_of_those_it_has_not(monkeypatch):
+def test_running_threads_do_all_calls_if_no_more_can_be_started(monkeypatch):
     async def story():
         threads = CallThreads(9)
         await threads.call(lambda: None)

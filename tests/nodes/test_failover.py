@@ -23,7 +23,7 @@ WITNESS = 'echo "$ONBEAT_RUN_ID $ONBEAT_ATTEMPT" >> "$0"'
 
 
 class Story:
-    """A database, the nodes on it, and somebody who looks."""
+    """A database, its nodes, and a client that observes them."""
 
     def __init__(self, folder):
         self.folder, self.server = folder, shared_server()
@@ -77,7 +77,7 @@ class Story:
         return process, folder
 
     def start_two(self, grief):
-        """Start a node that comes to grief beside one that begins then; return it, its folder and when."""
+        """Start a node that fails beside one that starts then; return it, its folder and the time."""
         _, survivor = self.start(go=False)
         process, victim = self.start(grief)
         self.until((victim / "grief").exists, "the node did not come to grief")

@@ -1,4 +1,4 @@
-"""A node whose database goes away: whichever statement is hit, and however, the node lives on."""
+"""A node whose database is lost: it keeps running, whichever statement fails and however."""
 
 import asyncio
 import re
@@ -15,8 +15,9 @@ from onbeat.errors import StoreFailed, StoreUnusable
 from onbeat.events import RunStarted
 from onbeat.stores.postgres import database
 from onbeat.testing import a_schedule
+from tests.inside import engine_of
 
-RUNS = 40  # by hand; and a tick a second besides
+RUNS = 40  # manual ones, besides a tick each second
 
 
 def admin_shutdown():
@@ -148,14 +149,14 @@ def test_node_outlives_every_fault_at_every_statement_of_its_life(postgres_url, 
             await until(is_over)
             faulty.is_on = False
             assert not beat._open.ended.done(), "the node ended by itself"
-            assert not beat._open.engine.failed.done()
+            assert not engine_of(beat).failed.done()
             rows = await beat.runs(limit=10_000)
             told = await beat.service.events(after=0, limit=100_000)
         return rows, faulty, [row.event for row in told]
 
     rows, faulty, told = asyncio.run(story())
     hit = faulty.hit
-    assert len(faulty.statements) > 60, "this is no whole life"
+    assert len(faulty.statements) > 60, "the whole life of a node was covered"
     assert hit.keys() == {fault.__name__ for fault in FAULTS}
     assert sorted(row.request_id for row in rows if row.request_id) == sorted(
         f"request-{n}" for n in range(RUNS)
@@ -185,7 +186,7 @@ def test_start_is_given_up_with_the_last_error_once_its_limit_has_passed(
     assert asyncio.run(story()) > 1, "it tried once only"
 
 
-def test_password_that_is_refused_ends_a_start_at_once_but_no_node_that_was_up():
+def test_refused_password_ends_a_start_but_not_a_running_node():
     refused = psycopg.OperationalError('FATAL:  password authentication failed for user "onbeat"')
     address = database.ServerAddress("postgresql://onbeat@127.0.0.1/onbeat")
     assert isinstance(address._unreachable(refused), StoreUnusable)

@@ -14,6 +14,7 @@ from onbeat.events import RunStarted
 from onbeat.stores.postgres import database
 from onbeat.stores.postgres.store import PostgresStore
 from onbeat.testing import a_schedule
+from tests.inside import engine_of
 from tests.postgres import Server, new_folder
 
 SOON = 15.0  # seconds: far more than anything here takes
@@ -45,7 +46,7 @@ def tamper(url, statement):
         connection.execute(statement)
 
 
-def test_one_node_decides_and_another_launches(postgres_url):
+def test_one_node_plans_and_another_launches(postgres_url):
     """The runs that wait are the queue between the two."""
 
     async def story():
@@ -61,13 +62,13 @@ def test_one_node_decides_and_another_launches(postgres_url):
             (one,) = [each for each in rows if rows[each].roles == {"run"}]
             await planner.define(a_schedule("job", every="1s", run={"python": "work"}))
             await until(lambda: len(called) >= 2)
-            events = await planner._runtime.store.events(limit=1000)
+            events = await planner.service.events(after=0)
             started = {row.event.node_id for row in events if isinstance(row.event, RunStarted)}
             return started == {one}, [sorted(row.offers) for row in rows.values()]
 
     right, offers = asyncio.run(story())
-    assert right, "only the one that runs has started anything"
-    assert [] in offers, "the one that plans offers nothing"
+    assert right, "only the running node has started anything"
+    assert [] in offers, "the planning node offers nothing"
 
 
 def test_nodes_share_the_work_and_each_tick_is_launched_once(postgres_url):
@@ -96,13 +97,13 @@ def soon(seconds):
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 1 + seconds))
 
 
-def test_a_node_that_is_asked_to_stop_does(postgres_url):
+def test_node_stops_when_requested(postgres_url):
     async def story():
         beat, other = a_beat(postgres_url), a_beat(postgres_url)
         async with other:
             await beat.open()
             await beat.begin()
-            (own,) = set(await nodes_of(beat)) - {other._runtime.engine._node.node_id}
+            (own,) = set(await nodes_of(beat)) - {engine_of(other)._node.node_id}
             await other.service.ask_to_stop([own])
             async with asyncio.timeout(SOON):
                 await beat.until(asyncio.Event())
@@ -115,7 +116,7 @@ def test_a_node_that_is_asked_to_stop_does(postgres_url):
 
 @pytest.mark.parametrize("when", ["it stops", "it joins anew"])
 def test_a_node_that_fails_on_its_way_does_not_wait_for_ever(postgres_url, monkeypatch, when):
-    """Whoever waits for its end hears of it, and closing it still works."""
+    """A caller that waits for its end gets the error, and closing it still works."""
 
     async def refuse(*_):
         raise StoreUnusable("say")
@@ -154,11 +155,11 @@ def test_a_node_that_others_took_for_dead_ends_its_runs_and_joins_anew(postgres_
         beat.schedule(every("1s"), name="endless")(endless)
         async with beat:
             (before,) = await nodes_of(beat)
-            await until(lambda: beat._runtime.engine.dispatcher.running)
+            await until(lambda: beat.activity.running)
             tamper(postgres_url, "DELETE FROM nodes")
             await until(lambda: ended)
             after = await until(lambda: nodes_of(beat))
-            await until(lambda: beat.is_node and beat._runtime.engine.dispatcher.running)
+            await until(lambda: beat.is_node and beat.activity.running)
             return before not in after
 
     assert asyncio.run(story())
@@ -174,7 +175,7 @@ async def away(server):
         await asyncio.to_thread(server.resume)
 
 
-def test_a_node_that_is_out_of_touch_ends_what_it_runs_and_goes_on_afterwards():
+def test_node_without_database_ends_its_runs_and_resumes_afterwards():
     async def story(server):
         ended, calls = [], []
 

@@ -1,6 +1,6 @@
 """A node that is killed while it notifies: `python -m tests.notifiers.node DATABASE URL WHEN`.
 
-A run of it fails, its webhook is to be told, and it is killed with SIGKILL `before` or `after` that.
+A run fails, and the node is killed with SIGKILL `before` or `after` it sends the message.
 """
 
 import asyncio
@@ -13,13 +13,14 @@ from onbeat.app.settings import Settings
 from onbeat.notifiers.webhook import WebhookNotifier
 from onbeat.testing import a_schedule
 from tests.notifiers.servers import a_channel
+from tests.waiting import forever
 
 send = WebhookNotifier.send
 
 
-async def send_and_die(self, letter):
+async def send_and_die(self, message):
     if sys.argv[3] == "after":
-        await send(self, letter)
+        await send(self, message)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -29,7 +30,7 @@ async def main(database, url):
     async with beat:
         await beat.define(a_schedule("backup", cron="0 0 1 1 *", run={"command": ["false"]}))
         await beat.start("backup")
-        await asyncio.sleep(60)
+        await forever()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Those who are told: a web server and a mail server on loopback, which fail as they are asked to."""
+"""A web server and a mail server on loopback that receive messages and fail on demand."""
 
 import asyncio
 import threading
@@ -11,17 +11,18 @@ from aiosmtpd.smtp import SMTP, AuthResult, Envelope, Session
 
 from onbeat.core.notify.channels import read_channels
 from onbeat.core.notify.notifications import Notification, OutgoingMessage, compose_message
+from tests.waiting import forever
 
 NOON = 1_767_268_800
 
 
 def a_channel(name="ops", **fields):
-    """Return a channel, as a file of settings would have it."""
+    """Return a channel, as read from a settings file."""
     (channel,) = read_channels({name: fields})
     return channel
 
 
-def a_letter(*, attempt=1, schedule_id="backup", error="disk full", **fields):
+def a_message(*, attempt=1, schedule_id="backup", error="disk full", **fields):
     about = {"run_id": 17, "run_at": NOON, "reason": "error", "failures": 3, "error": error}
     notice = Notification("failure", schedule_id, NOON * 1000 + 250, **about | fields)
     return OutgoingMessage(1, "ops", "k" * 64, compose_message([notice]), NOON * 1000, attempt)
@@ -29,7 +30,7 @@ def a_letter(*, attempt=1, schedule_id="backup", error="disk full", **fields):
 
 @dataclass
 class Hook:
-    """What a web server was sent, and what it answers: a status each, the last one for ever."""
+    """The requests to a web server, and its answers: a status each, the last one repeated."""
 
     url: str = ""
     answers: list = field(default_factory=lambda: [200])
@@ -43,8 +44,8 @@ class Hook:
         return web.Response(status=answer)
 
     @property
-    def told(self):
-        """What schedules it was told of, each time."""
+    def notified(self):
+        """The schedules of the notices in each request."""
         return [[notice["schedule_id"] for notice in body["notices"]] for _, body in self.got]
 
 
@@ -66,17 +67,17 @@ async def a_hook(*answers):
 
 async def hang(_):
     """Never answer."""
-    await asyncio.sleep(60)
+    await forever()
 
 
 async def hang_up(request):
-    """Take it, and say nothing."""
+    """Close the connection without an answer."""
     request.transport.abort()
-    await asyncio.sleep(60)
+    await forever()
 
 
 class Post:
-    """What a mail server was sent, and whom and what it refuses: a line for each."""
+    """The mails to a mail server, the recipients it refuses, and its answers."""
 
     def __init__(self):
         self.got, self.refused, self.answers = [], {}, []
@@ -104,8 +105,8 @@ class Post:
         return AuthResult(success=found.password == b"s3cret", handled=False)
 
 
-class a_post:  # noqa: N801 - it is read as a word
-    """A mail server in a thread of its own."""
+class a_post:  # noqa: N801 - used like a function
+    """A mail server in a thread."""
 
     def __init__(self, *, logs_in=False, ssl_context=None, **options):
         self.post, self._tls = Post(), ssl_context

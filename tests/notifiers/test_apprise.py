@@ -1,4 +1,4 @@
-"""Apprise, which only says yes or no."""
+"""Delivery by Apprise, which only returns success or failure."""
 
 import asyncio
 
@@ -6,18 +6,18 @@ import pytest
 
 from onbeat.core.notify.notifications import Delivered, DeliveryRefused, DeliveryUnknown
 from onbeat.notifiers.apprise import AppriseNotifier
-from tests.notifiers.servers import a_channel, a_letter
+from tests.notifiers.servers import a_channel, a_message
 
-# Some of its plugins import what Python will not have for ever.
+# Some of its plugins import deprecated modules.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 def sent(address):
-    return asyncio.run(AppriseNotifier(a_channel(apprise=address)).send(a_letter()))
+    return asyncio.run(AppriseNotifier(a_channel(apprise=address)).send(a_message()))
 
 
 async def answered(status):
-    """Send by apprise's own JSON to a server that answers so."""
+    """Send by Apprise's JSON plugin to a server that answers with this status."""
     got = []
 
     async def serve(reader, writer):
@@ -32,20 +32,20 @@ async def answered(status):
     async with server:
         port = server.sockets[0].getsockname()[1]
         channel = a_channel(apprise=f"json://127.0.0.1:{port}/")
-        return await AppriseNotifier(channel).send(a_letter()), got
+        return await AppriseNotifier(channel).send(a_message()), got
 
 
-def test_what_apprise_delivers_is_sent():
+def test_successful_apprise_delivery_is_delivered():
     delivery, (body,) = asyncio.run(answered(200))
     assert delivery == Delivered()
     assert b"backup failed (3 in a row)" in body
 
 
-def test_what_apprise_does_not_deliver_is_in_doubt_as_it_says_no_more():
+def test_failed_apprise_delivery_is_in_doubt():
     delivery, _ = asyncio.run(answered(500))
-    assert delivery == DeliveryUnknown("apprise says that it was not delivered, not why")
+    assert delivery == DeliveryUnknown("apprise reported a failure without a reason")
 
 
-def test_an_address_that_apprise_does_not_know_is_refused_for_good():
-    told = "apprise does not know such an address"
-    assert sent("nonsense://s3cret") == DeliveryRefused(told, again=False)
+def test_unsupported_apprise_address_is_refused_permanently():
+    problem = "apprise does not support this address"
+    assert sent("nonsense://s3cret") == DeliveryRefused(problem, again=False)

@@ -1,4 +1,4 @@
-"""From a run that fails to those who are told: real nodes, real servers, and nothing told twice."""
+"""From a failed run to its recipients: real nodes, real servers, and no message sent twice."""
 
 import asyncio
 import os
@@ -18,7 +18,9 @@ from onbeat.core.notify.notifications import BACKOFF
 from onbeat.errors import InvalidSettings
 from onbeat.events import NoticeInDoubt, NoticeSent
 from onbeat.testing import ManualClock, a_schedule
+from tests.inside import engine_of
 from tests.notifiers.servers import a_channel, a_hook, a_post, hang
+from tests.waiting import engine_has_looked
 
 SOON = 15.0  # seconds: far more than anything here takes
 RARELY = "0 0 1 1 *"
@@ -26,7 +28,7 @@ RARELY = "0 0 1 1 *"
 
 async def until(reached, *, longest=SOON):
     async with asyncio.timeout(longest):
-        while not (found := await reached()):  # noqa: ASYNC110 - it is in a database
+        while not (found := await reached()):  # noqa: ASYNC110 - the state is in a database
             await asyncio.sleep(0.01)
         return found
 
@@ -36,7 +38,7 @@ async def states(beat):
 
 
 async def fail(beat, *names):
-    """Let a run of each fail."""
+    """Run each schedule once; the run fails."""
     schedules = [a_schedule(name, cron=RARELY, run={"python": "fails"}) for name in names]
     await beat.define(*schedules)
     for name in names:
@@ -75,7 +77,7 @@ def test_mail_and_a_webhook_that_fails_twice_are_each_delivered_once(tmp_path):
                 await fail(beat, "backup")
                 for n, wait in enumerate(BACKOFF, 1):
                     await until(lambda n=n: asyncio.sleep(0, len(hook.got) >= min(n, 3)))
-                    await beat._runtime.engine.outbox.idle()
+                    await engine_of(beat).outbox.idle()
                     clock.advance(wait)
                     beat.wake()
                 return hook.got, await states(beat)
@@ -91,9 +93,7 @@ def test_mail_and_a_webhook_that_fails_twice_are_each_delivered_once(tmp_path):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_node_that_is_killed_while_it_notifies_leaves_a_doubt_and_tells_nobody_twice(
-    tmp_path, when
-):
+def test_message_of_a_killed_node_is_in_doubt_and_not_sent_twice(tmp_path, when):
     path = tmp_path / "onbeat.db"
     database = f"sqlite:///{path}"
 
@@ -111,11 +111,11 @@ def test_a_node_that_is_killed_while_it_notifies_leaves_a_doubt_and_tells_nobody
                 file.execute("UPDATE outbox SET due_at = due_at - 120000")
             async with a_beat(database, a_channel(webhook=hook.url, every="0s")) as beat:
                 await until(lambda: is_so(beat, {"ops": {"in_doubt": 1}}))
-                await fail(beat, "report")  # what comes later is told
+                await fail(beat, "report")  # later messages are sent
                 await until(lambda: is_so(beat, {"ops": {"in_doubt": 1, "sent": 1}}))
                 events = [row.event for row in await beat.service.events(after=0)]
             doubts = [event for event in events if isinstance(event, NoticeInDoubt)]
-            return left, first, hook.told[first:], [event.level for event in doubts]
+            return left, first, hook.notified[first:], [event.level for event in doubts]
 
     expected = ("sending",), int(when == "after"), [["report"]], ["error"]
     assert asyncio.run(story()) == expected
@@ -125,7 +125,7 @@ async def is_so(beat, expected):
     return await states(beat) == expected
 
 
-def test_three_nodes_tell_of_each_failure_once(postgres_url):
+def test_three_nodes_send_each_failure_once(postgres_url):
     names = [f"s{n:02}" for n in range(30)]
 
     async def story():
@@ -135,20 +135,26 @@ def test_three_nodes_tell_of_each_failure_once(postgres_url):
             async with beats[0], beats[1], beats[2]:
                 for n, name in enumerate(names):
                     await fail(beats[n % 3], name)
-                await until(lambda: asyncio.sleep(0, sum(map(len, hook.told)) >= len(names)))
+                await until(lambda: asyncio.sleep(0, sum(map(len, hook.notified)) >= len(names)))
                 for beat in beats:
                     beat.wake()
-                await asyncio.sleep(0.3)
+                    await engine_has_looked(beat)
+                    await engine_of(beat).outbox.idle()
                 left = await states(beats[0])
                 events = [row.event for row in await beats[0].service.events(after=0, limit=9999)]
             sent = sum(each.notices for each in events if isinstance(each, NoticeSent))
             keys = {headers["Idempotency-Key"] for headers, _ in hook.got}
-            return sorted(chain(*hook.told)), sent, left["ops"].keys(), len(keys) == len(hook.got)
+            return (
+                sorted(chain(*hook.notified)),
+                sent,
+                left["ops"].keys(),
+                len(keys) == len(hook.got),
+            )
 
     assert asyncio.run(story()) == (names, len(names), {"sent"}, True)
 
 
-def test_a_target_that_hangs_holds_up_neither_runs_nor_the_end():
+def test_hanging_channel_delays_neither_runs_nor_shutdown():
     async def story():
         async with a_hook(hang) as hook:
             beat = a_beat("sqlite://", a_channel(webhook=hook.url), stop_grace=200)
@@ -167,7 +173,7 @@ def test_a_target_that_hangs_holds_up_neither_runs_nor_the_end():
     assert ended < 3
 
 
-def test_who_wants_to_hear_of_successes_does(tmp_path):
+def test_successes_are_sent_to_channels_that_want_them(tmp_path):
     async def story():
         async with a_hook() as hook:
             beat = a_beat("sqlite://", a_channel(webhook=hook.url, on=["success"]))
@@ -181,10 +187,10 @@ def test_who_wants_to_hear_of_successes_does(tmp_path):
     assert asyncio.run(story()) == ["[onbeat] report succeeded"]
 
 
-def test_a_node_without_channels_or_without_the_role_never_looks():
+def test_node_without_channels_or_without_the_role_has_no_outbox():
     async def story(beat):
         async with beat:
-            return beat._runtime.engine.outbox
+            return engine_of(beat).outbox
 
     channel = a_channel(webhook="https://h")
     assert asyncio.run(story(a_beat("sqlite://"))) is None
@@ -192,7 +198,7 @@ def test_a_node_without_channels_or_without_the_role_never_looks():
     assert asyncio.run(story(a_beat("sqlite://", channel))) is not None
 
 
-def test_a_secret_is_neither_logged_nor_kept(tmp_path, monkeypatch, caplog):
+def test_secret_of_a_channel_is_neither_logged_nor_stored(tmp_path, monkeypatch, caplog):
     caplog.set_level("DEBUG")
     monkeypatch.setenv("HOOK_PATH", "c4nary")
     path = tmp_path / "onbeat.db"
@@ -214,7 +220,7 @@ def test_a_secret_is_neither_logged_nor_kept(tmp_path, monkeypatch, caplog):
     assert not any(b"c4nary" in each.read_bytes() for each in tmp_path.iterdir() if each.is_file())
 
 
-def test_a_reference_that_leads_nowhere_stops_the_node_and_nobody_else(tmp_path):
+def test_unresolved_reference_stops_a_node_but_not_a_client(tmp_path):
     settings = Settings(
         database=f"sqlite:///{tmp_path}/onbeat.db",
         notify=(a_channel(webhook="${env:NO_SUCH_VARIABLE}"),),
@@ -232,5 +238,5 @@ def test_a_reference_that_leads_nowhere_stops_the_node_and_nobody_else(tmp_path)
     assert asyncio.run(as_client()) == []
     with pytest.raises(InvalidSettings) as refused:
         asyncio.run(as_node())
-    told = "notify.ops.webhook: the variable NO_SUCH_VARIABLE is not set"
-    assert str(refused.value) == f"{told} (set it where the node is started)"
+    problem = "notify.ops.webhook: the variable NO_SUCH_VARIABLE is not set"
+    assert str(refused.value) == f"{problem} (set it in the environment of the node)"

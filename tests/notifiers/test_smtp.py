@@ -1,4 +1,4 @@
-"""Mail, by a real server on loopback, and what is known of it afterwards."""
+"""Delivery by mail to a real server on loopback, and its result."""
 
 import asyncio
 import socket
@@ -12,20 +12,21 @@ import pytest
 
 from onbeat.core.notify.notifications import Delivered, DeliveryRefused, DeliveryUnknown
 from onbeat.notifiers.smtp import SmtpNotifier
-from tests.notifiers.servers import a_channel, a_letter, a_post
+from tests.notifiers.servers import a_channel, a_message, a_post
+from tests.waiting import forever, until
 
 TO = ["you@there.example", "me@there.example"]
 
 
-def mail(post, letter=None, *, user="", scheme="smtp", longest=5.0, **fields):
+def mail(post, message=None, *, user="", scheme="smtp", longest=5.0, **fields):
     server = f"{scheme}://{user}{'@' * bool(user)}127.0.0.1:{post.port}"
     channel = a_channel(**{"smtp": server, "to": TO, "from": "onbeat@here.example"} | fields)
-    return asyncio.run(SmtpNotifier(channel, longest=longest).send(letter or a_letter()))
+    return asyncio.run(SmtpNotifier(channel, longest=longest).send(message or a_message()))
 
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory):
-    """A certificate of this machine's own making."""
+    """A self-signed certificate."""
     folder = tmp_path_factory.mktemp("tls")
     command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout key -out cert"
     subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
@@ -57,9 +58,9 @@ def test_a_message_is_one_mail_to_all():
         "ünïcode \u2028 \x00",
     ],
 )
-def test_what_a_run_says_cannot_become_a_header_or_a_command(evil):
+def test_run_error_cannot_inject_a_header_or_a_command(evil):
     with a_post() as server:
-        assert mail(server, a_letter(error=evil, schedule_id=evil)) == Delivered()
+        assert mail(server, a_message(error=evil, schedule_id=evil)) == Delivered()
         (found,) = server.post.got
     assert "Bcc" not in found
     assert found.sent_to == TO
@@ -69,18 +70,18 @@ def test_what_a_run_says_cannot_become_a_header_or_a_command(evil):
 
 def test_a_line_with_a_dot_stays_a_line():
     with a_post() as server:
-        mail(server, a_letter(schedule_id=".hidden"))
+        mail(server, a_message(schedule_id=".hidden"))
         (found,) = server.post.got
     assert found.get_content().startswith(".hidden failed")
 
 
-def test_it_logs_in():
+def test_smtp_logs_in_with_user_and_password():
     with a_post(logs_in=True) as server:
         assert mail(server, user="me@there.example", password="s3cret") == Delivered()
         assert server.post.passwords == [(b"me@there.example", b"s3cret")]
 
 
-def test_a_wrong_password_is_refused_for_good_and_not_told():
+def test_wrong_password_is_refused_permanently_and_not_shown():
     with a_post(logs_in=True) as server:
         delivery = mail(server, user="me", password="hush-hush")
     assert (type(delivery), delivery.again) == (DeliveryRefused, False)
@@ -93,18 +94,16 @@ def test_the_connection_is_encrypted_where_the_server_offers_it(certificate):
         assert mail(server) == Delivered()
 
 
-def test_a_password_is_not_sent_in_the_clear_to_another_machine(monkeypatch):
+def test_password_is_not_sent_unencrypted_to_another_machine(monkeypatch):
     monkeypatch.setattr("onbeat.core.notify.channels.MailServer.is_here", False)
     with a_post(logs_in=True) as server:
         delivery = mail(server, user="me", password="s3cret")
         assert server.post.passwords == []
     assert delivery.again is False
-    assert "would be sent in the clear" in delivery.error
+    assert "would be sent unencrypted" in delivery.error
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused_of_another_machine(
-    certificate, monkeypatch
-):
+def test_untrusted_certificate_of_another_machine_is_refused(certificate, monkeypatch):
     monkeypatch.setattr("onbeat.core.notify.channels.MailServer.is_here", False)
     with a_post(tls_context=certificate) as server:
         delivery = mail(server)
@@ -114,24 +113,24 @@ def test_a_certificate_that_nobody_vouches_for_is_refused_of_another_machine(
 
 
 @pytest.mark.parametrize(("line", "again"), [("451 later", True), ("554 no", False)])
-def test_what_the_server_refuses_may_come_again_or_not(line, again):
+def test_smtp_refusals_are_retried_by_their_code(line, again):
     with a_post() as server:
         server.post.answers = [line]
         delivery = mail(server)
     assert delivery == DeliveryRefused(f"SMTP {line.replace(' ', ': ', 1)}", again=again)
 
 
-def test_while_some_are_refused_for_now_nobody_gets_it_but_for_the_last_try():
+def test_temporarily_refused_recipient_delays_the_mail_until_the_last_try():
     with a_post() as server:
         server.post.refused = {TO[0]: "450 busy"}
         delivery = mail(server)
         assert delivery == DeliveryRefused(f"SMTP 450: {TO[0]}: busy", again=True)
         assert server.post.got == []
-        assert mail(server, a_letter(attempt=6)) == Delivered(f"{TO[0]}: 450 busy")
+        assert mail(server, a_message(attempt=6)) == Delivered(f"{TO[0]}: 450 busy")
         assert [each.sent_to for each in server.post.got] == [[TO[1]]]
 
 
-def test_one_who_is_refused_for_good_keeps_it_from_nobody_else():
+def test_permanently_refused_recipient_does_not_affect_the_others():
     with a_post() as server:
         server.post.refused = {TO[0]: "550 unknown"}
         assert mail(server) == Delivered(f"{TO[0]}: 550 unknown")
@@ -142,13 +141,13 @@ def test_one_who_is_refused_for_good_keeps_it_from_nobody_else():
 
 def test_a_server_that_is_not_there_has_surely_not_got_it():
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        taken.bind(("127.0.0.1", 0))  # without listening
         port = taken.getsockname()[1]
         delivery = mail(SimpleNamespace(port=port))
     assert delivery == DeliveryRefused(f"127.0.0.1:{port}: Connection refused")
 
 
-def test_one_that_hangs_up_after_the_message_may_have_it():
+def test_disconnect_after_the_message_is_in_doubt():
     async def hang_up(server):
         server.transport.abort()
         return "250 OK"
@@ -160,10 +159,9 @@ def test_one_that_hangs_up_after_the_message_may_have_it():
     assert isinstance(delivery, DeliveryUnknown)
 
 
-def test_one_that_never_answers_after_the_message_may_have_it():
+def test_missing_answer_after_the_message_is_in_doubt():
     async def hang(_):
-        await asyncio.sleep(1)
-        return "250 OK"
+        await forever()
 
     with a_post() as server:
         server.post.answers = [hang]
@@ -171,53 +169,55 @@ def test_one_that_never_answers_after_the_message_may_have_it():
     assert isinstance(delivery, DeliveryUnknown)
 
 
-def test_giving_up_before_anything_was_sent_is_a_surely_not():
-    with socket.socket() as silent:  # it takes the connection and says nothing
+def test_cancelling_before_the_message_was_sent_is_a_refusal():
+    with socket.socket() as silent:  # it accepts the connection and sends nothing
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         url = f"smtp://127.0.0.1:{silent.getsockname()[1]}"
 
         async def story():
             notifier = SmtpNotifier(a_channel(smtp=url, to=TO), longest=30)
-            sending = asyncio.ensure_future(notifier.send(a_letter()))
-            await asyncio.sleep(0.1)
+            sending = asyncio.ensure_future(notifier.send(a_message()))
+            connection, _ = await asyncio.to_thread(silent.accept)
             sending.cancel()
-            return await sending
+            with connection:
+                return await sending
 
         began = time.monotonic()
-        assert asyncio.run(story()) == DeliveryRefused("it was given up before it was sent")
+        assert asyncio.run(story()) == DeliveryRefused("canceled before it was sent")
         assert time.monotonic() - began < 2
 
 
-def test_a_thread_that_was_given_up_sends_nothing_later():
-    go, reached = threading.Event(), threading.Event()
+def test_cancelled_delivery_sends_nothing_later():
+    go, reached, taken = threading.Event(), threading.Event(), []
 
     async def story(server):
-        async def held(*_):
+        async def held(smtp, *_):
+            taken.append(smtp)
             reached.set()
-            while not go.is_set():  # noqa: ASYNC110 - it is of another thread
+            while not go.is_set():  # noqa: ASYNC110 - another thread sets it
                 await asyncio.sleep(0.01)
             return "250 OK"
 
         server.post.handle_MAIL = held
         url = f"smtp://127.0.0.1:{server.port}"
-        sending = asyncio.ensure_future(SmtpNotifier(a_channel(smtp=url, to=TO)).send(a_letter()))
-        while not reached.is_set():  # noqa: ASYNC110 - it is of another thread
+        sending = asyncio.ensure_future(SmtpNotifier(a_channel(smtp=url, to=TO)).send(a_message()))
+        while not reached.is_set():  # noqa: ASYNC110 - another thread sets it
             await asyncio.sleep(0.01)
         sending.cancel()
         delivery = await sending
         go.set()
-        await asyncio.sleep(0.2)
+        await until(lambda: taken[0].transport is None)  # the thread has hung up
         return delivery, server.post.got
 
     with a_post() as server:
         assert asyncio.run(story(server)) == (
-            DeliveryRefused("it was given up before it was sent"),
+            DeliveryRefused("canceled before it was sent"),
             [],
         )
 
 
-def test_it_is_encrypted_from_the_start_if_the_address_says_so(certificate):
+def test_smtps_address_is_encrypted_from_the_start(certificate):
     with a_post(ssl_context=certificate) as server:
         assert mail(server, scheme="smtps") == Delivered()
         assert len(server.post.got) == 1

@@ -1,4 +1,4 @@
-"""Webhooks: one POST each, and what is known of it afterwards."""
+"""Delivery by webhook: one POST for each message, and its result."""
 
 import asyncio
 import json
@@ -11,19 +11,19 @@ from aiohttp import web
 
 from onbeat.core.notify.notifications import Delivered, DeliveryRefused, DeliveryUnknown
 from onbeat.notifiers.webhook import WebhookNotifier
-from tests.notifiers.servers import a_channel, a_hook, a_letter, hang, hang_up
+from tests.notifiers.servers import a_channel, a_hook, a_message, hang, hang_up
 
 PAGE = Path(__file__).parents[2] / "docs" / "notifications.md"
 
 
-def sent(*answers, longest=5.0, letter=None, **fields):
-    """Send one message to a server that answers so; return what is known, and what it got."""
+def sent(*answers, longest=5.0, message=None, **fields):
+    """Send one message to a server with these answers; return the result and its requests."""
 
     async def story():
         async with a_hook(*answers) as hook:
             channel = a_channel(webhook=hook.url, **fields)
             notifier = WebhookNotifier(channel, longest=longest)
-            return await notifier.send(letter or a_letter()), hook.got
+            return await notifier.send(message or a_message()), hook.got
 
     return asyncio.run(story())
 
@@ -38,25 +38,25 @@ def test_a_message_is_one_post_with_its_key():
     assert body["subject"] == "[onbeat] backup failed (3 in a row)"
 
 
-def test_the_example_of_the_page_is_what_is_sent():
+def test_example_in_the_docs_equals_the_message_sent():
     _, ((_, body),) = sent(200)
     (example,) = re.findall(r"```json\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert json.loads(example) == body
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 408, 425, 429])
-def test_what_is_refused_for_now_may_come_again(status):
+def test_temporary_statuses_are_retried(status):
     delivery, _ = sent(status)
     assert delivery == DeliveryRefused(f"HTTP {status}", again=True)
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 410, 413, 422])
-def test_what_is_refused_for_good_may_not(status):
+def test_permanent_statuses_are_not_retried(status):
     delivery, _ = sent(status)
     assert delivery == DeliveryRefused(f"HTTP {status}", again=False)
 
 
-def test_a_target_says_when_to_come_again():
+def test_retry_after_sets_the_wait():
     async def busy(_):
         return web.Response(status=429, headers={"Retry-After": "90"})
 
@@ -64,7 +64,7 @@ def test_a_target_says_when_to_come_again():
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-def test_a_redirect_leads_nowhere(status):
+def test_redirects_are_refused_and_not_followed(status):
     async def away(request):
         return web.Response(status=status, headers={"Location": f"http://{request.host}/other"})
 
@@ -75,33 +75,33 @@ def test_a_redirect_leads_nowhere(status):
 
 def test_a_target_that_is_not_there_has_surely_not_got_it():
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        taken.bind(("127.0.0.1", 0))  # without listening
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         notifier = WebhookNotifier(a_channel(webhook=f"http://{address}/s3cret"))
-        delivery = asyncio.run(notifier.send(a_letter()))
+        delivery = asyncio.run(notifier.send(a_message()))
     assert delivery == DeliveryRefused(f"{address} cannot be reached: Connection refused")
 
 
 @pytest.mark.parametrize("host", ["a" * 64, "a..b", "127.0.0.1:99999"])
-def test_an_address_that_can_never_be_asked_is_not_tried_again(host):
+def test_invalid_webhook_address_is_not_retried(host):
     notifier = WebhookNotifier(a_channel(webhook=f"http://{host}/s3cret"))
-    delivery = asyncio.run(notifier.send(a_letter()))
-    assert delivery == DeliveryRefused("its address is no URL that can be asked", again=False)
+    delivery = asyncio.run(notifier.send(a_message()))
+    assert delivery == DeliveryRefused("its address is not a valid URL", again=False)
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "problem"),
     [(hang, "no answer after 0.2 s"), (hang_up, "the connection was lost")],
 )
-def test_one_that_was_sent_and_not_answered_may_have_arrived(answer, told):
+def test_request_sent_without_an_answer_is_in_doubt(answer, problem):
     delivery, got = sent(answer, longest=0.2)
-    assert delivery == DeliveryUnknown(told)
+    assert delivery == DeliveryUnknown(problem)
     assert len(got) == 1
 
 
-def test_one_that_never_got_a_connection_has_surely_not_arrived():
+def test_request_without_a_connection_is_a_refusal():
     async def story():
-        full = socket.socket()  # whose queue is full: nobody accepts
+        full = socket.socket()  # its queue is full, and no connection is accepted
         full.bind(("127.0.0.1", 0))
         full.listen(0)
         waiting = [socket.socket() for _ in range(4)]
@@ -110,7 +110,7 @@ def test_one_that_never_got_a_connection_has_surely_not_arrived():
             each.connect_ex(full.getsockname())
         try:
             url = f"http://127.0.0.1:{full.getsockname()[1]}/"
-            return await WebhookNotifier(a_channel(webhook=url), longest=0.2).send(a_letter())
+            return await WebhookNotifier(a_channel(webhook=url), longest=0.2).send(a_message())
         finally:
             for each in (full, *waiting):
                 each.close()
@@ -119,17 +119,17 @@ def test_one_that_never_got_a_connection_has_surely_not_arrived():
     assert delivery == DeliveryRefused("never connected: no answer after 0.2 s")
 
 
-def test_giving_up_tells_what_is_known():
+def test_cancelling_after_the_request_was_sent_is_in_doubt():
     async def story():
         async with a_hook(hang) as hook:
             notifier = WebhookNotifier(a_channel(webhook=hook.url))
-            sending = asyncio.ensure_future(notifier.send(a_letter()))
-            while not hook.got:  # noqa: ASYNC110 - it is what is waited for
+            sending = asyncio.ensure_future(notifier.send(a_message()))
+            while not hook.got:  # noqa: ASYNC110 - another task fills it
                 await asyncio.sleep(0.01)
             sending.cancel()
             return await sending
 
-    assert asyncio.run(story()) == DeliveryUnknown("it was given up before there was an answer")
+    assert asyncio.run(story()) == DeliveryUnknown("canceled before an answer arrived")
 
 
 def test_an_endless_answer_is_not_read():
@@ -143,6 +143,6 @@ def test_an_endless_answer_is_not_read():
     assert delivery == Delivered()
 
 
-def test_what_is_told_of_a_failure_never_holds_the_address():
+def test_error_of_a_failed_delivery_has_no_secret():
     delivery, _ = sent(500, headers={"Authorization": "Bearer s3cret"})
     assert delivery.error == "HTTP 500"

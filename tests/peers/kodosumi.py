@@ -19,6 +19,7 @@ from pathlib import Path
 from onbeat import Onbeat
 from onbeat.app.settings import Settings
 from onbeat.testing import a_schedule
+from tests.inside import launcher_of
 
 PANEL, APP, RAY = "http://127.0.0.1:23370", "http://127.0.0.1:8125", "127.0.0.1:26379"
 URL = "/-/127.0.0.1/8125/-/"
@@ -112,7 +113,7 @@ class Peer:
             found = self.ask("GET", "/flow?pp=10", key=key)["items"]
             if any(each["url"] == URL for each in found):
                 return
-            time.sleep(0.5)
+            time.sleep(0.05)
         raise AssertionError("the panel does not know the flow")
 
 
@@ -120,7 +121,7 @@ def await_text(path, text):
     until = time.monotonic() + PATIENCE
     while text not in (path.read_text() if path.exists() else ""):
         assert time.monotonic() < until, path.read_text()[-2000:]
-        time.sleep(0.2)
+        time.sleep(0.05)
 
 
 def await_answer(url):
@@ -133,7 +134,7 @@ def await_answer(url):
             return  # it answers
         except OSError:
             assert time.monotonic() < until, url
-            time.sleep(0.3)
+            time.sleep(0.05)
 
 
 async def play(folder):
@@ -157,7 +158,7 @@ async def play(folder):
             await beat.define(a_schedule(name, every="24h", run=run))
             row, is_asked = await beat.start(name), False
             while row.finished_at is None:
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(0.05)
                 row = await beat.service.run(row.run_id)
                 if name == "canceled" and not is_asked and await status_of(beat, row) == "running":
                     is_asked = bool(await beat.cancel(row.run_id))
@@ -172,7 +173,7 @@ async def status_of(beat, row):
     """Return the panel's record of a run, if it has one."""
     if row.external_id is None:
         return ""
-    panel = beat._runtime.launchers.by_kind["flow"]._panel
+    panel = launcher_of(beat, "flow")._panel
     answer = await panel.ask("GET", f"/outputs/status/{row.external_id}?extended=true")
     return answer.body["status"]
 

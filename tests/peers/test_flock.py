@@ -40,7 +40,7 @@ def flock(tmp_path):
             socket.create_connection(("127.0.0.1", port), 1).close()
             break
         except OSError:
-            time.sleep(0.2)
+            time.sleep(0.05)
     else:
         running.kill()
         raise AssertionError(said.read_text())

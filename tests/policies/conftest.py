@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.policies.world import World
+from tests.policies.world import PolicyHarness
 
 
 @pytest.fixture
 def world(request):
     """A world of its own; a test that says which launches commands with that."""
     commands = getattr(request, "param", None)
-    return World(commands=commands and commands())
+    return PolicyHarness(commands=commands and commands())

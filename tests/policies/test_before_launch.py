@@ -8,7 +8,7 @@ import pytest
 from onbeat import InvalidSchedule
 from onbeat.core.runs.run import Failed, Succeeded
 from onbeat.core.schedule import read_schedule
-from tests.policies.world import HOUR, World, awaited
+from tests.policies.world import HOUR, PolicyHarness, awaited
 
 HOURLY = {"every": "1h"}
 PROBES = "tests.policies.probes"
@@ -17,7 +17,7 @@ PROBES = "tests.policies.probes"
 # -- when
 
 
-class Commands(World):
+class Commands(PolicyHarness):
     """A world in which commands are really started."""
 
     def __init__(self):
@@ -66,7 +66,7 @@ async def test_a_program_says_by_its_exit_code_whether_a_run_starts(real, argv, 
 )  # fmt: skip
 @awaited
 async def test_a_function_says_by_what_it_returns_whether_a_run_starts(fields, told):
-    world = World()
+    world = PolicyHarness()
     assert await outcome_of(world, fields) == [told]
     assert world.started() == (["report"] if told[0] == "SUCCESS" else [])
 
@@ -81,7 +81,7 @@ async def test_a_program_that_is_not_there_fails_the_attempt_and_it_is_asked_aga
         await real.passes("1h")
         (run,) = await real.runs()
         assert (run.status, run.reason, run.attempt) == ("ENQUEUED", "launch_failed", 1)
-        assert run.error.startswith("its condition could not be asked: '/")
+        assert run.error.startswith("its condition could not be checked: '/")
         assert run.error.endswith(" could not be started: No such file or directory")
         await real.passes("1m")
         probe.write_text("#!/bin/sh\n")

@@ -5,7 +5,7 @@ import pytest
 from onbeat import InvalidSchedule, every, startup
 from onbeat.core.runs.run import Busy, Failed, Succeeded
 from onbeat.testing import ManualClock
-from tests.policies.world import GOES_ON, HOUR, MINUTE, World, at, awaited
+from tests.policies.world import GOES_ON, HOUR, MINUTE, PolicyHarness, at, awaited
 
 HOURLY = {"every": "1h"}
 BROKEN = Failed("no", retryable=False)
@@ -159,7 +159,7 @@ async def test_two_that_follow_each_other_are_refused(world):
     with pytest.raises(InvalidSchedule) as refused:
         await world.define(a=after(schedule="b"))
     assert str(refused.value) == (
-        "after.schedule: a follows b follows a: that has no beginning (leave one of these out)"
+        "after.schedule: a follows b follows a: that has no beginning (remove one of these)"
     )
     assert (await world.schedule("a")).revision == 1
 
@@ -178,7 +178,7 @@ async def test_what_nothing_is_called_cannot_be_followed(world):
     with pytest.raises(InvalidSchedule) as refused:
         await world.define(b=after())
     assert str(refused.value) == (
-        "after.schedule: b follows 'a', which is not there (define that one first, or both)"
+        "after.schedule: b follows 'a', which does not exist (define it first, or both together)"
     )
     assert await world.beat.schedules() == []
 
@@ -236,7 +236,7 @@ def file(tmp_path):
 async def test_a_start_is_followed_once_also_the_very_first_of_a_program_that_decorates_it(file):
     started, clock = [], ManualClock("2026-01-01T12:00:00Z")
     for length in ("0s", "5h"):
-        world = World(file, clock=clock)
+        world = PolicyHarness(file, clock=clock)
         clock.advance(length)
         world.beat.schedule(startup("30s"), name="warm-up")(lambda: started.append("warm"))
         async with world.beat:
@@ -250,7 +250,7 @@ async def test_a_start_is_followed_once_also_the_very_first_of_a_program_that_de
 
 @awaited
 async def test_without_a_delay_it_starts_within_a_second(file):
-    world = World(file)
+    world = PolicyHarness(file)
     world.beat.schedule(startup(), name="warm-up")(lambda: None)
     async with world.beat:
         await world.passes("1s")
@@ -259,12 +259,12 @@ async def test_without_a_delay_it_starts_within_a_second(file):
 
 @awaited
 async def test_what_is_defined_after_the_start_waits_for_the_next(file):
-    world = World(file)
+    world = PolicyHarness(file)
     async with world.beat:
         await world.define(report={"startup": "30s"})
         await world.passes("1h")
         assert await world.runs() == []
-    again = World(file, clock=world.clock)
+    again = PolicyHarness(file, clock=world.clock)
     async with again.beat:
         await again.passes("1m")
         assert await again.told("status") == ["SUCCESS"]
@@ -272,7 +272,7 @@ async def test_what_is_defined_after_the_start_waits_for_the_next(file):
 
 @awaited
 async def test_a_start_is_independent_of_the_other_triggers(file):
-    world = World(file)
+    world = PolicyHarness(file)
     combined = startup("10m") | every("1h")
     world.beat.schedule(combined, name="report")(lambda: None)
     async with world.beat:
@@ -283,10 +283,10 @@ async def test_a_start_is_independent_of_the_other_triggers(file):
 
 @awaited
 async def test_a_start_is_used_up_even_if_its_tick_is_skipped(file):
-    first = World(file)
+    first = PolicyHarness(file)
     async with first.beat:
         await first.define(report={"startup": "1m", "enabled": False})
-    world = World(file, clock=first.clock)
+    world = PolicyHarness(file, clock=first.clock)
     async with world.beat:
         await world.passes("2m")
         await world.define(report={"startup": "1m"})
@@ -296,11 +296,11 @@ async def test_a_start_is_used_up_even_if_its_tick_is_skipped(file):
 
 @awaited
 async def test_a_paused_one_does_not_follow_a_start(file):
-    first = World(file)
+    first = PolicyHarness(file)
     async with first.beat:
         await first.define(report={"startup": "1m"})
         await first.beat.pause("report", until=first.clock.now() + HOUR)
-    world = World(file, clock=first.clock)
+    world = PolicyHarness(file, clock=first.clock)
     async with world.beat:
         await world.passes("2m", "2h", "1h")
         assert await world.told("status reason") == [("SKIPPED", "paused")]

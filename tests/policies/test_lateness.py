@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.policies.world import HOUR, MINUTE, SECOND, World, at, awaited
+from tests.policies.world import HOUR, MINUTE, SECOND, PolicyHarness, at, awaited
 
 HOURLY = {"every": "1h"}
 
@@ -14,11 +14,11 @@ def file(tmp_path):
 
 async def missed(file, **policy):
     """Return a world that is open again after the scheduler was down from 12:00 to 17:30."""
-    before = World(file)
+    before = PolicyHarness(file)
     async with before.beat:
         await before.define(report=HOURLY | policy)
     before.clock.advance("330m")
-    return World(file, clock=before.clock)
+    return PolicyHarness(file, clock=before.clock)
 
 
 # -- catchup
@@ -151,7 +151,7 @@ async def test_jitter_around_a_tick_is_as_often_before_as_after_it(world):
 async def test_the_jitter_of_a_tick_is_the_same_after_a_restart(file):
     found = []
     for _ in range(2):
-        world = World(file)
+        world = PolicyHarness(file)
         async with world.beat:
             await world.define(report=HOURLY | {"jitter": "10m", "jitter_around": True})
             found.append((await world.schedule("report")).next_due_at)

@@ -6,7 +6,7 @@ import pytest
 
 from onbeat.core.runs.run import Accepted, Succeeded
 from onbeat.testing import ManualClock, RecordingLauncher
-from tests.policies.world import World, awaited
+from tests.policies.world import PolicyHarness, awaited
 
 MINUTELY = {"cron": "* * * * *"}
 
@@ -41,7 +41,7 @@ async def until(reached):
 def test_59_of_59_start_if_a_node_sees_their_ends(overlap):
     clock = ManualClock("2026-01-01T12:00:00Z")
     targets = Lasting(clock)
-    world = World(clock=clock, commands=targets)
+    world = PolicyHarness(clock=clock, commands=targets)
 
     @awaited
     async def story(world):
@@ -70,7 +70,7 @@ async def succeeded(world, n):
 @pytest.mark.parametrize("overlap", ["skip", "queue"])
 @awaited
 async def test_59_of_59_start_if_their_target_accepts_and_reports_them(overlap):
-    world = World()
+    world = PolicyHarness()
     async with world.beat:
         world.tell("job", Accepted())
         await world.define(job=MINUTELY | {"overlap": overlap})
@@ -90,7 +90,7 @@ async def test_59_of_59_start_if_their_target_accepts_and_reports_them(overlap):
 async def test_target_that_accepts_and_stays_silent_blocks_ticks_until_its_deadline(
     overlap, others
 ):
-    world = World()
+    world = PolicyHarness()
     async with world.beat:
         world.tell("job", Accepted())
         await world.define(job=MINUTELY | {"overlap": overlap, "timeout": "30m"})

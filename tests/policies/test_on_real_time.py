@@ -15,6 +15,7 @@ from onbeat.core.runs.run import Succeeded
 from onbeat.core.schedule import read_schedule
 from onbeat.testing import ManualClock
 from tests.policies.world import SOON, awaited
+from tests.waiting import forever
 
 NEVER = {"cron": "0 0 1 1 *"}  # it is started by hand
 TREE = """
@@ -121,7 +122,7 @@ async def test_an_async_function_is_asked_to_end_when_a_newer_tick_replaces_it()
         told.append(("began", run.iteration))
         try:
             if run.iteration == 1:
-                await asyncio.sleep(60)
+                await forever()
         except asyncio.CancelledError:
             told.append(("asked", run.iteration))
             raise
@@ -146,7 +147,7 @@ async def test_an_async_function_that_is_canceled_hears_of_it_and_can_clean_up()
 
     async def work():
         try:
-            await asyncio.sleep(60)
+            await forever()
         finally:
             await asyncio.sleep(0.01)
             told.append("cleaned up")
@@ -158,13 +159,13 @@ async def test_an_async_function_that_is_canceled_hears_of_it_and_can_clean_up()
         await until_all(beat, ("STARTED", None))
         await beat.cancel(run.run_id)
         (run,) = await until_all(beat, ("CANCELED", "canceled"))
-    assert (told, run.error) == (["cleaned up"], "ended because it was asked to")
+    assert (told, run.error) == (["cleaned up"], "ended because cancellation was requested")
 
 
 @awaited
 async def test_an_async_function_that_lasts_longer_than_its_timeout_is_ended():
     async def work():
-        await asyncio.sleep(60)
+        await forever()
 
     beat = Onbeat("sqlite://")
     beat.register("work", work)
@@ -190,7 +191,7 @@ async def test_a_run_that_another_program_asks_to_end_ends_within_a_second(tmp_p
         began = time.monotonic()
         await until_all(beat, ("CANCELED", "canceled"))
         assert time.monotonic() - began < 1
-    assert said == b"run 1 of sleep was asked to end\n"
+    assert said == b"run 1 of sleep: cancellation requested\n"
 
 
 class Server:

@@ -82,7 +82,7 @@ async def test_a_run_that_waits_for_its_retry_can_be_canceled(world):
     await world.passes("1h")
     canceled = await world.beat.cancel((await the_run(world)).run_id)
     assert (canceled.status, canceled.reason, canceled.error) == (
-        "CANCELED", "canceled", "canceled by hand",
+        "CANCELED", "canceled", "canceled manually",
     )  # fmt: skip
     await world.passes("30m")
     assert len(world.targets.attempts) == 1
@@ -205,7 +205,7 @@ async def test_an_accepted_run_can_be_canceled_and_says_that_its_target_does_not
     await world.passes("1h")
     run = await world.beat.cancel((await the_run(world)).run_id, note="not needed")
     assert (run.status, run.reason) == ("CANCELED", "canceled")
-    assert run.error == "not needed; its target was not told: it had accepted it"
+    assert run.error == "not needed; its target had accepted it and was not notified"
     with pytest.raises(RunIsOver):
         await world.beat.report(run.run_id, Succeeded())
 

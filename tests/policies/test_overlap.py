@@ -171,7 +171,7 @@ async def test_a_fresh_tick_takes_the_place_of_a_run_that_goes_on_elsewhere(worl
     await world.passes("1h", "1h")
     first, second = await world.runs()
     assert (first.status, first.reason, second.status) == ("CANCELED", "superseded", "STARTED")
-    assert first.error == "its target was not told: it had accepted it"
+    assert first.error == "its target had accepted it and was not notified"
 
 
 class Held:
@@ -255,7 +255,7 @@ async def test_a_run_that_ends_by_itself_is_not_replaced(world):
 
 
 NOT_TO_BE_ENDED = (
-    "overlap: what it starts cannot be ended, so that nothing could take its place "
+    "overlap: its target cannot be cancelled, so that a new run cannot replace it "
     "(skip, queue or allow)"
 )
 

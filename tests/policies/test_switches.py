@@ -83,7 +83,7 @@ async def test_a_pause_that_would_be_over_already_is_refused(world):
     with pytest.raises(InvalidSchedule) as refused:
         await world.beat.pause("report", until=world.clock.now())
     assert str(refused.value) == (
-        "until: 2026-01-01T12:00:00.000Z is past (later than 2026-01-01T12:00:00.000Z)"
+        "until: 2026-01-01T12:00:00.000Z is in the past (later than 2026-01-01T12:00:00.000Z)"
     )
     assert not (await world.schedule("report")).paused
 
@@ -218,7 +218,7 @@ async def test_a_schedule_that_is_disabled_can_be_started_by_hand_and_a_target_c
     assert await world.told("status", "report") == ["SUCCESS"]
     with pytest.raises(InvalidSchedule) as refused:
         await world.beat.start("other")
-    assert str(refused.value) == "run.enabled: what it starts is disabled (enabled: true)"
+    assert str(refused.value) == "run.enabled: the target is disabled (enabled: true)"
 
 
 # -- by hand only

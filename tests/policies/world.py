@@ -30,7 +30,7 @@ class Targets(RecordingLauncher):
         return left.pop(0) if len(left) > 1 else left[0]
 
 
-class World:
+class PolicyHarness:
     """What a test has. It is noon on the first of January, 2026, in UTC."""
 
     def __init__(self, database="sqlite://", *, clock=None, commands=None):

@@ -69,7 +69,7 @@ def cluster(ray_folder):
     started.shutdown()
 
 
-class World:
+class RayHarness:
     """A scheduler with a cluster, and helpers for both."""
 
     def __init__(self, folder, address):
@@ -109,7 +109,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path, cluster):
-    return World(tmp_path, cluster.address)
+    return RayHarness(tmp_path, cluster.address)
 
 
 def on_ray(function, **more):

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from onbeat.systems.ray.dag import read_dag
+from tests.inside import launcher_of
 
 NODES = [
     {"id": "join", "python": "tests.ray.work:join", "after": ["count", "longest"]},
@@ -53,7 +54,7 @@ def test_another_attempt_at_a_dag_runs_it_again(world):
 
     async def whole():
         async with world.up(workflows_executor="ray") as beat:
-            launcher = beat._runtime.launchers.by_kind["ray"]
+            launcher = launcher_of(beat, "ray")
             meta = {"user_id": "ada", "source": "schedule", "idempotency_key": "k"}
             return [await launcher.run_dag("k" * 64, {"nodes": nodes}, meta) for _ in range(2)]
 

@@ -13,7 +13,7 @@ import pytest
 from onbeat import Onbeat
 from onbeat.core.schedule import read_schedule
 from onbeat.core.time.instants import rfc3339
-from tests.ray.conftest import OBJECTS, World, on_ray, start_cluster
+from tests.ray.conftest import OBJECTS, RayHarness, on_ray, start_cluster
 from tests.ray.test_launcher import play
 
 RUNS = 100
@@ -81,7 +81,7 @@ async def rows(world):
 
 
 def test_every_run_is_decided_and_none_starts_twice_whatever_is_killed(tmp_path, three_nodes):
-    world = World(tmp_path, three_nodes.address)
+    world = RayHarness(tmp_path, three_nodes.address)
     asyncio.run(define(world))
     scheduler = Scheduler(world)
     scheduler.start()
@@ -121,7 +121,7 @@ def test_every_run_is_decided_and_none_starts_twice_whatever_is_killed(tmp_path,
 
 def test_run_of_a_dead_cluster_is_decided_when_its_lease_expires(tmp_path, ray_folder):
     cluster = start_cluster(ray_folder, num_cpus=2)
-    world = World(tmp_path, cluster.address)
+    world = RayHarness(tmp_path, cluster.address)
 
     async def story(beat):
         fields = on_ray("work", inputs={"path": str(world.witness_file), "seconds": 600})

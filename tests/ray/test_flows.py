@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from onbeat import Onbeat
 from onbeat.cli import main
 from onbeat.testing import ManualClock
+from tests.inside import launcher_of
 
 ASK = """
 import json, sys, ray
@@ -55,7 +56,7 @@ def test_flow_with_an_entry_point_has_a_runner_that_names_its_cause(world):
         clock.advance("1h")
         beat.wake()
         await world.until(world.witnesses)
-        (found,) = (await beat._runtime.launchers.by_kind["ray"]._link.ask("list", {}))["runners"]
+        (found,) = (await launcher_of(beat, "ray")._link.ask("list", {}))["runners"]
         clock.advance("1h")  # while it runs
         await beat.settle()
         return found, [(run.status, run.reason, run.user) for run in reversed(await beat.runs())]

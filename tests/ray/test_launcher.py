@@ -9,6 +9,7 @@ import pytest
 from onbeat import Onbeat
 from onbeat.core.schedule import read_schedule
 from onbeat.launchers.command import output_path
+from tests.inside import launcher_of
 from tests.ray.conftest import on_ray
 
 
@@ -271,7 +272,7 @@ def test_crash_of_the_gateway_does_not_affect_runs(world):
         await beat.define(read_schedule("it", fields))
         started = await beat.start("it")
         await world.until(world.witnesses)
-        beat._runtime.launchers.by_kind["ray"]._link._gateway._process.kill()
+        launcher_of(beat, "ray")._link._gateway._process.kill()
         return await world.ended(beat, started.run_id)
 
     run = play(world, story)
@@ -292,7 +293,7 @@ def is_running(pid, patience=3):
 
 
 async def runners(beat):
-    launcher = beat._runtime.launchers.by_kind["ray"]
+    launcher = launcher_of(beat, "ray")
     return (await launcher._link.ask("list", {}))["runners"]
 
 

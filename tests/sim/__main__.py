@@ -12,7 +12,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 
 from tests.sim.checker import check
-from tests.sim.world import World
+from tests.sim.world import Simulation
 
 SOMETIMES = [
     "a due row of older zone data", "a backfill refused a tick", "a backfilled run queued", "a backfilled run released",
@@ -68,7 +68,7 @@ ENOUGH = 200  # seeds among which each of these has to happen
 
 def play(seed):
     """Play one seed; return what was seen, how many ticks it had, and what is wrong."""
-    world = World(seed)
+    world = Simulation(seed)
     try:
         world.play()
         wrong, seen, ticks = check(world)

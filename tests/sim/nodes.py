@@ -101,7 +101,7 @@ class SimNode:
         if self.engine is None:
             return []
         dispatcher = self.engine.dispatcher
-        running = [*dispatcher._running.values(), *dispatcher._probing.values()]
+        running = [*dispatcher._running.values(), *dispatcher._checking.values()]
         own = (*self.engine._starting, *self.engine._looking, *self.engine._serving)
         return [*own, *(task for task, _ in running), *self.more_tasks]
 

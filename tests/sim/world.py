@@ -23,7 +23,7 @@ QUIET = 240.0
 LONGEST_STOP = 300.0  # what runs may take its time, and so may a store that fails
 
 
-class World:
+class Simulation:
     """Everything of one seed."""
 
     def __init__(self, seed):

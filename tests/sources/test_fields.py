@@ -15,7 +15,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("ending", SAME)
-def test_the_same_can_be_said_in_each_language(tmp_path, ending):
+def test_yaml_toml_and_json_give_the_same_fields(tmp_path, ending):
     path = tmp_path / f"a.{ending}"
     path.write_text(SAME[ending])
     wanted = {"timers": [{"id": "a", "on_calendar": {"hour": [3, 4]}}], "on": True}
@@ -25,10 +25,10 @@ def test_the_same_can_be_said_in_each_language(tmp_path, ending):
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
-        ("a.yaml", "a: 1\na: 2\n", "the key 'a' is there twice"),
+        ("a.yaml", "a: 1\na: 2\n", "the key 'a' appears twice"),
         ("a.yaml", "a: [", "flow"),
-        ("a.json", '{"a": 1, "a": 2}', "it is not JSON: the name 'a' is there twice"),
-        ("a.json", '{"a": NaN}', "it is not JSON: NaN is no number"),
+        ("a.json", '{"a": 1, "a": 2}', "it is not JSON: the key 'a' appears twice"),
+        ("a.json", '{"a": NaN}', "it is not JSON: NaN is not a number"),
         ("a.json", "{", "it is not JSON: Expecting"),
         ("a.json", "[" * 100_000, "it is not JSON: "),
         ("a.toml", "a = 1\na = 2\n", "it is not TOML: "),
@@ -37,10 +37,10 @@ def test_the_same_can_be_said_in_each_language(tmp_path, ending):
         ("a.toml", "", "it is empty"),
         ("a.json", "{}", "it is empty"),
         ("a.json", "", "it is not JSON: "),
-        ("a.conf", "a = 1", "'.conf' is no ending of such a file (.yaml, .yml, .toml, .json)"),
+        ("a.conf", "a = 1", "'.conf' is not a supported suffix (.yaml, .yml, .toml, .json)"),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_the_file_and_the_reason(tmp_path, name, text, problem):
+def test_unreadable_file_is_refused_with_its_path_and_the_reason(tmp_path, name, text, problem):
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(InvalidFile) as refused:
@@ -54,7 +54,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path):
         read_fields(tmp_path / "a.yaml")
 
 
-def test_an_edit_is_seen_once_it_has_come_to_rest(tmp_path):
+def test_edited_file_has_changed_once_when_writing_stops(tmp_path):
     path = tmp_path / "a.json"
     path.write_text("{}")
     file = FieldsFile(path)
@@ -78,29 +78,29 @@ class TestZoneOfTheMachine:
             ("../etc/passwd", "UTC"),
         ],
     )
-    def test_the_variable_comes_first(self, tmp_path, variable, zone):
+    def test_zone_is_taken_from_the_variable_first(self, tmp_path, variable, zone):
         (tmp_path / "timezone").write_text("America/New_York\n")
         assert local_zone(variable, tmp_path) == zone
 
-    def test_one_that_names_no_zone_is_told_once(self, tmp_path, caplog):
+    def test_variable_that_is_not_a_zone_is_logged_once(self, tmp_path, caplog):
         for variable in ("EST5EDT4,M3.2.0", "EST5EDT4,M3.2.0", "", "Asia/Tokyo"):
             local_zone(variable, tmp_path)
-        (told,) = caplog.records
-        assert "TZ: 'EST5EDT4,M3.2.0' names no zone" in told.getMessage()
+        (record,) = caplog.records
+        assert "TZ: 'EST5EDT4,M3.2.0' is not the name of a zone" in record.getMessage()
 
-    def test_then_the_file_that_names_it(self, tmp_path):
+    def test_zone_is_taken_from_the_timezone_file_next(self, tmp_path):
         (tmp_path / "timezone").write_text("America/New_York\n")
         (tmp_path / "localtime").symlink_to("/usr/share/zoneinfo/Asia/Tokyo")
         assert local_zone(None, tmp_path) == "America/New_York"
 
     @pytest.mark.parametrize("text", [None, "", "no zone\n", "\xff"])
-    def test_then_where_the_link_leads(self, tmp_path, text):
+    def test_zone_is_taken_from_the_localtime_link_next(self, tmp_path, text):
         if text is not None:
             (tmp_path / "timezone").write_text(text)
         (tmp_path / "localtime").symlink_to("../usr/share/zoneinfo/Asia/Tokyo")
         assert local_zone(None, tmp_path) == "Asia/Tokyo"
 
-    def test_else_it_is_utc(self, tmp_path):
+    def test_zone_is_utc_without_any_source(self, tmp_path):
         assert local_zone(None, tmp_path) == "UTC"
         (tmp_path / "localtime").write_bytes(b"TZif2")
         assert local_zone(None, tmp_path) == "UTC"

@@ -1,4 +1,4 @@
-"""Events of an iCalendar file, as what `exclude` understands."""
+"""Events of an iCalendar file become items of `exclude`."""
 
 import pytest
 
@@ -27,35 +27,35 @@ def event(*lines):
         (["SUMMARY:Christmas", " goes on", "DTSTART;VALUE=DATE:2026", " 1225"], "2026-12-25"),
     ],
 )  # fmt: skip
-def test_an_event_is_an_item(lines, item):
+def test_event_becomes_an_item_of_exclude(lines, item):
     assert parse_ics(event(*lines)) == (item,)
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "problem"),
     [
-        (["SUMMARY:x"], "'' is no DTSTART"),
-        (["DTSTART:christmas"], "'christmas' is no DTSTART"),
-        (["DTSTART;VALUE=DATE:20261325"], "'20261325' is no date"),
+        (["SUMMARY:x"], "'' is not a DTSTART"),
+        (["DTSTART:christmas"], "'christmas' is not a DTSTART"),
+        (["DTSTART;VALUE=DATE:20261325"], "'20261325' is not a date"),
         (["DTSTART;VALUE=DATE:20260101", "RRULE:FREQ=WEEKLY;BYDAY=MO"], "'FREQ=WEEKLY;BYDAY=MO' is not supported"),
-        (["DTSTART:20261225T090000Z", "DTEND:20261225"], "is no date and time"),
+        (["DTSTART:20261225T090000Z", "DTEND:20261225"], "is not a date and time"),
         (["DTSTART;TZID=Nowhere:20261225T090000", "DTEND:20261225T120000Z"], "no zone is called 'Nowhere'"),
         (["DTSTART:20261225T090000", "DURATION:PT90M"], "has no end"),
         (["DTSTART:20261225T090000Z"], "has no end"),
         (["DTSTART;VALUE=DATE:20261225", "RDATE:20270101"], "RDATE is not supported"),
     ],
 )  # fmt: skip
-def test_an_event_that_is_not_understood_is_refused(lines, said):
-    with pytest.raises(InvalidSchedule, match=said):
+def test_invalid_event_is_refused(lines, problem):
+    with pytest.raises(InvalidSchedule, match=problem):
         parse_ics(event(*lines))
 
 
 def test_a_file_without_events_is_refused():
-    with pytest.raises(InvalidSchedule, match="there is no event in it"):
+    with pytest.raises(InvalidSchedule, match="it has no event"):
         parse_ics("BEGIN:VCALENDAR\nEND:VCALENDAR")
 
 
-def test_a_cancelled_event_is_none():
+def test_cancelled_event_is_ignored():
     text = (
         event("DTSTART;VALUE=DATE:20261225")
         + "\r\n"

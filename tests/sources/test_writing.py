@@ -1,4 +1,4 @@
-"""Schedules as a file: it says what they say, to every reader of YAML."""
+"""Schedules written as a file: every reader of YAML reads the same back."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def read_back(text, tmp_path):
     return {each.schedule_id: definition(each) for each in read_file(file, check_target).schedules}
 
 
-def test_a_file_reads_as_a_person_would_write_it():
+def test_written_file_has_fields_in_the_usual_order_and_plain_style():
     calendar = {"company": ("12-24..12-26",)}
     text = written(
         read_schedule(
@@ -70,18 +70,18 @@ schedules:
     )
 
 
-def test_the_example_comes_back_as_it_was(tmp_path):
+def test_example_file_survives_writing_and_reading(tmp_path):
     before = read_file(EXAMPLE, check_target).schedules
     assert read_back(written(*before), tmp_path) == {e.schedule_id: definition(e) for e in before}
 
 
-def test_calendars_that_mean_different_things_by_one_name_stay_with_their_schedules(tmp_path):
+def test_ambiguous_calendar_names_stay_with_their_schedules(tmp_path):
     before = [
         read_schedule(name, {"daily": "17:00", "exclude": [*own], "run": {"command": ["ls"]}}, calendars=own)
         for name, own in (("a", {"x": ("12-24",)}), ("b", {"x": ("12-25",)}), ("c", {"x": ("12-24",), "y": ("01-01",)}))
     ]  # fmt: skip
     text = written(*before)
-    assert text.count("calendars:") == 4  # `y` is told once, and so is each `x`
+    assert text.count("calendars:") == 4  # once for `y`, and once for each `x`
     assert read_back(text, tmp_path) == {each.schedule_id: definition(each) for each in before}
 
 
@@ -94,12 +94,12 @@ ODD = [
 
 
 @pytest.mark.parametrize("text", ODD, ids=repr)
-def test_a_text_stays_what_it_is_for_readers_of_yaml_1_1_and_1_2(text, tmp_path):
+def test_text_is_read_back_as_the_same_text_by_yaml_1_1_and_1_2(text, tmp_path):
     name = "a" if not text.isalnum() else text[:200]
     schedule = a_schedule(name if name.isascii() else "a", run={"command": ["echo", text or "-"], "inputs": {text: [text, {text: text}], "n": 5}})  # fmt: skip
-    told = written(schedule)
-    assert read_back(told, tmp_path) == {schedule.schedule_id: definition(schedule)}
-    assert yaml.safe_load(told) == read_yaml(told).value
+    text_written = written(schedule)
+    assert read_back(text_written, tmp_path) == {schedule.schedule_id: definition(schedule)}
+    assert yaml.safe_load(text_written) == read_yaml(text_written).value
 
 
 TEXTS = st.text(max_size=12)
@@ -111,7 +111,7 @@ VALUES = st.recursive(
 
 
 @given(FIELDS, st.dictionaries(TEXTS, VALUES, max_size=3))
-def test_whatever_is_defined_is_written_and_read_as_the_same(fields, inputs):
+def test_any_definition_survives_writing_and_reading(fields, inputs):
     fields["run"] = {**fields["run"], "inputs": inputs}
     schedule = accepted(fields)
     if schedule is None:

@@ -1,4 +1,4 @@
-"""Definitions in a file: strict about names, every mistake with its line, calendars of days to leave out."""
+"""Files of definitions: unknown fields, every mistake with its line, calendars."""
 
 import textwrap
 import time
@@ -17,7 +17,7 @@ EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "onbeat.yaml"
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    """Writes a file, and returns the name of it as seen from where we are."""
+    """Writes a file, and returns its path relative to the working folder."""
     monkeypatch.chdir(tmp_path)
 
     def write(text):
@@ -34,15 +34,15 @@ def defined(file):
 
 
 @pytest.fixture
-def told(file):
-    """Returns what is told of a file that is refused, line by line."""
+def mistakes(file):
+    """Returns the lines of the error for a refused file."""
 
-    def tell(text):
+    def lines_of(text):
         with pytest.raises(InvalidFile) as refused:
             read_file(file(text), check_target)
         return str(refused.value).splitlines()
 
-    return tell
+    return lines_of
 
 
 def test_schedules_have_the_zone_of_the_file_unless_they_name_their_own(defined):
@@ -74,28 +74,28 @@ def test_anchors_share_what_they_name(defined):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "problem"),
     [
-        ("[]", "there are no fields in it"),
+        ("[]", "it has no fields"),
         ("shedules: {}", r"shedules: no field has this name \(did you mean 'schedules'\?\)"),
         ("timezone: Berlin", "did you mean Europe/Berlin"),
-        ("schedules: [a]", "schedules: .* is no set of names"),
-        ("schedules: {1: {every: 5m}}", "onbeat.yaml:1: schedules.1: the key 1 is no text"),
-        ("calendars: {x: 5}", r"calendars.x: 5 is no calendar"),
+        ("schedules: [a]", "schedules: .* is not a mapping"),
+        ("schedules: {1: {every: 5m}}", "onbeat.yaml:1: schedules.1: the key 1 is not a text"),
+        ("calendars: {x: 5}", r"calendars.x: 5 is not a calendar"),
         ("calendars: {x: [2026-13-45]}", r"calendars.x.exclude: '2026-13-45' is not a day"),
         ("calendars: {x: {ics: missing.ics}}", r"calendars.x.ics: .*missing.ics cannot be read"),
         ("calendars: {x: {holidays: XX}}", r"calendars.x.holidays: no region is called 'XX'"),
     ],
 )  # fmt: skip
-def test_a_file_that_makes_no_sense_is_refused(defined, text, said):
-    with pytest.raises(InvalidFile, match=said):
+def test_invalid_file_is_refused_with_field_and_reason(defined, text, problem):
+    with pytest.raises(InvalidFile, match=problem):
         defined(text)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "problem"),
     [
-        ("schedules: {b: 5}", r"schedules.b: 5 is no schedule"),
+        ("schedules: {b: 5}", r"schedules.b: 5 is not a schedule"),
         ("schedules: {b: {evry: 5m}}", r"schedules.b.evry: no field has this name \(did you mean 'every'\?\)"),
         ("schedules: {b: {every: 5m, tz: Asia/Tokyo}}", r"schedules.b.tz: no field has this name \(did you mean 'timezone'\?\)"),
         ("schedules: {b: {every: 5m, until: never}}", r"schedules.b.until: no field has this name"),
@@ -103,12 +103,12 @@ def test_a_file_that_makes_no_sense_is_refused(defined, text, said):
         ("schedules: {b: {cron: 60 * * * *}}", r"schedules.b.cron.minute: '60' is no minute"),
     ],
 )  # fmt: skip
-def test_a_schedule_that_makes_no_sense_is_refused(defined, text, said):
-    with pytest.raises(InvalidFile, match=said):
+def test_invalid_schedule_is_refused_with_field_and_reason(defined, text, problem):
+    with pytest.raises(InvalidFile, match=problem):
         defined(text).trigger("b")
 
 
-def test_a_name_that_is_not_in_the_file_is_the_caller_s_mistake(defined):
+def test_unknown_schedule_name_is_refused_with_a_suggestion(defined):
     with pytest.raises(InvalidSchedule, match=r"no schedule is called 'b' \(known: a\)"):
         defined("schedules: {a: {every: 5m}}").trigger("b")
     with pytest.raises(InvalidSchedule, match=r"did you mean 'bb'\?"):
@@ -117,16 +117,16 @@ def test_a_name_that_is_not_in_the_file_is_the_caller_s_mistake(defined):
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path):
     (tmp_path / "latin.yaml").write_bytes(b"a: \xe4")
-    for name, said in (
+    for name, problem in (
         ("missing.yaml", "cannot be read: No such file"),
         ("latin.yaml", "is not in UTF-8"),
         (".", "cannot be read: Is a directory"),
     ):
-        with pytest.raises(InvalidFile, match=said):
+        with pytest.raises(InvalidFile, match=problem):
             read_definitions(tmp_path / name)
 
 
-def test_calendars_close_days_by_list_by_ics_and_by_region(defined, tmp_path):
+def test_calendars_exclude_days_by_list_by_ics_and_by_region(defined, tmp_path):
     (tmp_path / "closed.ics").write_text(
         "BEGIN:VEVENT\r\nDTSTART;VALUE=DATE:20260102\r\nEND:VEVENT\r\n"
     )
@@ -185,8 +185,8 @@ schedules:
 """
 
 
-def test_every_mistake_of_a_file_is_told_at_once_with_its_line(told):
-    lines = told(BROKEN)
+def test_all_mistakes_of_a_file_are_reported_together_with_their_lines(mistakes):
+    lines = mistakes(BROKEN)
     found = [line.removeprefix("onbeat.yaml:").split(": ")[:2] for line in lines]
     assert found == [
         ["1", "timezone"],
@@ -217,8 +217,8 @@ def test_every_mistake_of_a_file_is_told_at_once_with_its_line(told):
     assert "did you mean 'schedules'?" in lines[3]
 
 
-def test_a_mistake_hides_no_other_and_none_is_told_that_only_follows_from_another(told):
-    assert told("""\
+def test_mistakes_neither_hide_others_nor_cause_follow_up_errors(mistakes):
+    assert mistakes("""\
         timezone: Nowhere
         calendars: {company: [never]}
         schedules:
@@ -233,8 +233,8 @@ def test_a_mistake_hides_no_other_and_none_is_told_that_only_follows_from_anothe
     ]  # fmt: skip
 
 
-def test_a_text_that_is_no_yaml_is_told_with_its_line(told):
-    (line,) = told("schedules:\n  a: {every: 1h\n  b: 5\n")
+def test_invalid_yaml_is_reported_with_its_line(mistakes):
+    (line,) = mistakes("schedules:\n  a: {every: 1h\n  b: 5\n")
     assert line.startswith(("onbeat.yaml:2: ", "onbeat.yaml:3: "))
 
 

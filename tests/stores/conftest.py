@@ -1,4 +1,4 @@
-"""The world that a store lives in: a clock turned by hand, a node, and what it leaves behind.
+"""The world of a store under test: a manual clock, a node, and helpers.
 
 A new database joins the contract by a class like `Sqlite`, added to the parameters of `world`.
 """
@@ -37,7 +37,7 @@ class Sqlite:
             database.execute(statement, values)
 
     def silence(self):
-        """Nothing is to be done: whoever holds the file knows that the others are dead."""
+        """Do nothing: the holder of the file knows that other nodes are dead."""
 
     def close(self):
         """The folder is the test's."""
@@ -70,13 +70,13 @@ def planned(schedule, run_at, unfinished, past, now, **asked):
     return plan(schedule, run_at, unfinished, past, now=now, **asked)
 
 
-class World:
+class StoreHarness:
     """A store with a node at it, and the short ways in which tests speak of them."""
 
     def __init__(self, database):
         self.database = database
         self.clock = ManualClock("2026-01-01T12:00:00Z")
-        self.heard = []  # what the listener was given
+        self.received = []  # what the listener was given
         self._opened, self._starts, self._told = [], 0, 0
 
     async def open(self):
@@ -89,7 +89,7 @@ class World:
 
     async def second(self):
         """Open another store on the same files, as another process would."""
-        store = await self.database.open(self.clock, lambda _, events: self.heard.extend(events))
+        store = await self.database.open(self.clock, lambda _, events: self.received.extend(events))
         self._opened.append(store)
         return store
 
@@ -103,13 +103,13 @@ class World:
             await self._opened.pop().close()
 
     async def reopen(self):
-        """End the process and start another: nothing is said to the store in between."""
+        """End the process and start another, without a call to the store in between."""
         await self.close()
         await self.fall_silent()
         await self.open()
 
     async def fall_silent(self):
-        """Have nobody hear of the node any more, for longer than its lease."""
+        """Let the lease of the node expire."""
         self.database.silence()
 
     async def restart(self):
@@ -134,7 +134,7 @@ class World:
         await self.close()
         self.database.tamper(statement, values)
         await self.restart()
-        await self.told()
+        await self.new_events()
 
     # -- short ways
 
@@ -199,14 +199,14 @@ class World:
         ]
         return [value for (value,) in found] if len(columns) == 1 else found
 
-    async def told(self):
+    async def new_events(self):
         """Return the events since this was last asked."""
         rows = await self.store.events(after=self._told, limit=100_000)
         self._told = max((row.event_id for row in rows), default=self._told)
         return [row.event for row in rows]
 
     async def names_told(self):
-        return [event.name for event in await self.told()]
+        return [event.name for event in await self.new_events()]
 
 
 def a_node(node_id, **fields):
@@ -221,14 +221,17 @@ def runner():
         yield runner
 
 
-@pytest.fixture(params=[Sqlite, Postgres], ids=lambda database: database.__name__)
+DATABASES = [Sqlite, pytest.param(Postgres, marks=pytest.mark.postgres)]
+
+
+@pytest.fixture(params=DATABASES, ids=lambda database: database.__name__)
 def world(request, runner, tmp_path):
-    """A store at noon on New Year's Day 2026, with a node and nothing told yet."""
+    """A store at noon on New Year's Day 2026, with a node and no new events."""
     database = request.param(tmp_path)
-    world = World(database)
+    world = StoreHarness(database)
     runner.run(world.open())
     runner.run(world.register())
-    runner.run(world.told())
+    runner.run(world.new_events())
     yield world
     runner.run(world.close())
     database.close()

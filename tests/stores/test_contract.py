@@ -111,10 +111,10 @@ class TestDefining:
         assert (row.source, row.user_id) == ("onbeat.yaml", "ada")
         assert row.created_at == row.updated_at == world.clock.now()
 
-    async def test_defining_is_told(self, world):
+    async def test_defining_a_schedule_emits_an_event(self, world):
         await world.define()
         await world.define(every="2h")
-        created, changed = await world.told()
+        created, changed = await world.new_events()
         assert isinstance(created, ScheduleCreated)
         assert isinstance(changed, ScheduleChanged)
         assert (created.run_at, changed.run_at) == (at("13:00"), at("14:00"))
@@ -161,21 +161,21 @@ class TestDefining:
         assert sum(row.tick_count for row in rows) == 2
         assert (await world.schedule()).next_run_at == upcoming
 
-    async def test_one_whose_start_is_still_to_come_was_not_missed(self, world):
+    async def test_single_time_with_a_later_start_is_not_missed(self, world):
         """By its jitter it starts later, though it was planned for a time long past."""
         await world.define(at="2026-01-01T11:58:00Z", jitter="1h")
         assert (await world.schedule()).next_run_at == at("11:58")
         await world.tick("1h")
         assert await world.runs("run_at status") == [(at("11:58"), "ENQUEUED")]
 
-    async def test_what_changes_nothing_writes_nothing(self, world):
+    async def test_unchanged_definition_writes_nothing(self, world):
         await world.define()
-        before, _ = await world.schedule(), await world.told()
+        before, _ = await world.schedule(), await world.new_events()
         world.clock.advance("10m")
         upserted = await world.define()
         assert (upserted.change, upserted.revision) == ("unchanged", 1)
         assert await world.schedule() == before
-        assert await world.told() == []
+        assert await world.new_events() == []
 
     async def test_an_edit_is_the_next_revision_at_its_own_time(self, world):
         await world.define()
@@ -200,7 +200,7 @@ class TestDefining:
         assert await world.runs("run_at status") == [(at("13:00"), "ENQUEUED")]
         assert (await world.schedule()).next_run_at == at("14:00")
 
-    async def test_no_tick_falls_between_two_definitions_however_many_are_due(self, world):
+    async def test_no_tick_is_lost_between_two_definitions_however_many_are_due(self, world):
         await world.define(every="1s", grace="1h", overlap="allow")
         world.clock.advance("20m")
         await world.define(every="1h")
@@ -209,7 +209,7 @@ class TestDefining:
         assert (late.first_run_at, late.run_at) == (at("12:00") + 1, others[0].run_at - 1)
         assert [row.status for row in others] == ["ENQUEUED"] * MOST_ON_TIME
 
-    async def test_a_tick_whose_start_is_still_to_come_keeps_it_through_an_edit(self, world):
+    async def test_tick_with_a_later_start_keeps_it_through_an_edit(self, world):
         due = due_at(a_schedule("report", jitter="30m"), at("13:00"), NO_PAST)
         await world.define(jitter="30m")
         world.clock.advance("1h")
@@ -220,7 +220,7 @@ class TestDefining:
         world.clock.advance(due - world.clock.now())
         assert len(await world.claim()) == 1
 
-    async def test_an_edit_after_the_clock_was_set_back_repeats_no_tick(self, world):
+    async def test_edit_after_the_clock_moved_backward_repeats_no_tick(self, world):
         await world.waiting()
         world.clock.step(-2 * HOUR)
         await world.define(every="30m")
@@ -239,9 +239,9 @@ class TestDefining:
         with pytest.raises(TypeError):
             await world.store.upsert([good, bad])
         assert await world.store.schedules() == []
-        assert await world.told() == []
+        assert await world.new_events() == []
 
-    async def test_a_run_that_was_going_when_its_schedule_was_edited_ends_as_it_began(self, world):
+    async def test_run_in_flight_during_an_edit_ends_by_its_revision(self, world):
         attempt = await world.going()
         await world.define(every="2h", run={"command": ["new"]})
         assert await world.end(attempt) == [attempt.run_id]
@@ -261,12 +261,14 @@ class TestPlanning:
         assert row.created_at == row.updated_at == world.clock.now()
         assert (await world.schedule()).next_run_at == at("14:00")
 
-    async def test_a_decision_is_told_with_its_run(self, world):
+    async def test_decision_emits_an_event_with_its_run(self, world):
         await world.define()
-        await world.told()
+        await world.new_events()
         await world.tick("1h")
         row = await world.row()
-        assert await world.told() == [RunEnqueued("report", row.run_id, row.run_at, row.due_at)]
+        assert await world.new_events() == [
+            RunEnqueued("report", row.run_id, row.run_at, row.due_at)
+        ]
 
     async def test_nothing_is_decided_a_millisecond_early(self, world):
         await world.define()
@@ -311,7 +313,7 @@ class TestPlanning:
         await world.plan()
         assert (await world.rows())[0] == decided
         assert await world.runs("schedule_id") == ["a", "b"]
-        assert [event.schedule_id for event in await world.told()] == ["b"]
+        assert [event.schedule_id for event in await world.new_events()] == ["b"]
         assert (await world.schedule("a")).next_run_at == at("14:00")
 
     async def test_a_tick_that_was_decided_is_not_counted_again(self, world):
@@ -327,11 +329,11 @@ class TestPlanning:
         await world.store.upsert([a_schedule("a"), a_schedule("b")])
         world.clock.advance("1h")
         before = await world.store.schedules(), await world.store.events()
-        heard = list(world.heard)
+        heard = list(world.received)
         with pytest.raises(Crash):
             await world.plan(failing_at("b", Crash()))
         assert (await world.store.schedules(), await world.store.events()) == before
-        assert world.heard == heard
+        assert world.received == heard
         assert await world.rows() == []
         await world.plan()
         assert await world.runs("schedule_id run_at") == [("a", at("13:00")), ("b", at("13:00"))]
@@ -339,9 +341,11 @@ class TestPlanning:
     async def test_a_schedule_that_cannot_be_planned_is_parked_and_hurts_no_other(self, world):
         await world.store.upsert([a_schedule("a"), a_schedule("bad"), a_schedule("c")])
         world.clock.advance("1h")
-        await world.told()
+        await world.new_events()
         await world.plan(failing_at("bad", ZeroDivisionError("by nought")))
-        (parked,) = [event for event in await world.told() if isinstance(event, ScheduleParked)]
+        (parked,) = [
+            event for event in await world.new_events() if isinstance(event, ScheduleParked)
+        ]
         assert parked.schedule_id == "bad"
         assert "by nought" in parked.error
         assert await world.runs("schedule_id") == ["a", "c"]
@@ -401,7 +405,7 @@ class TestPlanning:
             seen.append(attempt.iteration)
         assert seen == [1, 2, 3]
 
-    async def test_a_clock_set_back_fires_nothing_again(self, world):
+    async def test_clock_moved_backward_fires_nothing_again(self, world):
         await world.waiting()
         world.clock.step(-HOUR)
         assert (await world.tick(HOUR)).ticks == 0
@@ -419,7 +423,7 @@ class TestPlanning:
         assert await world.runs("status leased_by attempt") == [
             ("STARTED", here, 1), ("STARTED", here, 1), ("ENQUEUED", None, 0),
         ]  # fmt: skip
-        *_, a, b, c = await world.told()
+        *_, a, b, c = await world.new_events()
         first, second, third = await world.rows()
         assert a == RunStarted("a", first.run_id, first.run_at, 1, here, 1, first.due_at)
         assert b == RunStarted("b", second.run_id, second.run_at, 1, here, 1, second.due_at)
@@ -439,13 +443,13 @@ class TestPlanning:
 
 
 class TestNextDue:
-    async def test_it_is_the_earliest_tick_however_late(self, world):
+    async def test_next_due_is_the_earliest_tick_however_late(self, world):
         assert await world.store.next_due(after=world.clock.now()) is None
         await world.store.upsert([a_schedule("a"), a_schedule("b", every="30m")])
         world.clock.advance("40m")
         assert await world.store.next_due(after=world.clock.now()) == at("12:30") * 1000
 
-    async def test_it_may_be_a_retry(self, world):
+    async def test_next_due_may_be_a_retry(self, world):
         await world.end(await world.going(retry=["5m"]), BROKEN)
         assert await world.store.next_due(after=world.clock.now()) == at("13:05") * 1000
 
@@ -463,13 +467,13 @@ class TestNextDue:
 class TestOverlap:
     async def test_a_tick_is_skipped_while_the_last_run_is_going(self, world):
         going = await world.going()
-        await world.told()
+        await world.new_events()
         await world.tick("1h")
         _, skipped = await world.rows()
         assert (skipped.status, skipped.reason, skipped.blocked_by) == (
             "SKIPPED", "overlap", going.run_id,
         )  # fmt: skip
-        assert await world.told() == [
+        assert await world.new_events() == [
             RunSkipped(
                 "report",
                 skipped.run_id,
@@ -498,7 +502,7 @@ class TestOverlap:
         await world.start()
         assert await world.runs("status") == ["STARTED", "STARTED"]
 
-    async def test_a_manual_run_is_in_nobody_s_way(self, world):
+    async def test_manual_run_blocks_no_other(self, world):
         await world.define()
         await world.store.enqueue("report", request_id="by-hand")
         await world.start()
@@ -512,7 +516,7 @@ class TestOverlap:
         await world.tick("1h")
         assert await world.runs("status reason") == [("FAILED", "superseded"), ("ENQUEUED", None)]
 
-    async def test_a_claimed_retry_is_about_to_start_and_stands_in_the_way(self, world):
+    async def test_claimed_retry_blocks_the_next_tick(self, world):
         await world.end(await world.going(retry=["59m"]), BROKEN)
         world.clock.advance("59m")
         claimed = await world.claim()
@@ -543,7 +547,7 @@ class TestOverlap:
     @pytest.mark.parametrize(
         ("overlap", "becomes"), [("skip", "FAILED superseded"), ("queue", "ENQUEUED error")]
     )
-    async def test_of_two_retries_that_are_due_together_one_starts(self, world, overlap, becomes):
+    async def test_one_of_two_simultaneous_retries_starts(self, world, overlap, becomes):
         await world.define(overlap="allow", retry=["3h"])
         for _ in range(2):
             await world.tick("1h")
@@ -585,17 +589,17 @@ class TestQueue:
         assert started == [at("13:00"), at("14:00"), at("15:00")]
         assert await world.claim() == []
 
-    async def test_a_waiting_run_names_one_before_it_and_is_told_when_it_may_start(self, world):
+    async def test_queued_run_names_its_blocker_and_is_released_with_an_event(self, world):
         going = await world.going(overlap="queue")
         await world.tick("1h")
         _, queued = await world.rows()
         assert (queued.status, queued.blocked_by) == ("ENQUEUED", going.run_id)
-        await world.told()
+        await world.new_events()
         await world.end(going)
         assert await world.names_told() == ["run.succeeded", "run.released"]
         assert (await world.store.run(queued.run_id)).blocked_by is None
 
-    async def test_a_failure_makes_way_for_the_tick_that_waits(self, world):
+    async def test_failure_releases_the_queued_tick(self, world):
         going = await world.going(overlap="queue", retry=["30s"])
         await world.tick("1h")
         await world.end(going, BROKEN)
@@ -624,7 +628,7 @@ class TestCatchingUp:
         assert await world.runs("status reason") == [("SKIPPED", "missed")]
         assert (await world.schedule()).last_miss_reason == "missed"
 
-    async def test_the_latest_missed_tick_runs_once_and_stands_for_the_rest(self, world):
+    async def test_latest_missed_tick_runs_once_and_covers_the_rest(self, world):
         await world.define()
         await world.tick("5h30m")
         assert await world.runs("run_at status triggered_by tick_count first_run_at") == [
@@ -640,7 +644,7 @@ class TestCatchingUp:
         await world.plan()
         assert await world.runs("status tick_count") == [("ENQUEUED", 24)]
 
-    async def test_what_was_missed_may_stay_missed(self, world):
+    async def test_missed_ticks_stay_missed_without_catchup(self, world):
         await world.define(catchup="none")
         await world.tick(5 * HOUR + 30 * SECOND)
         assert await world.runs("run_at status tick_count") == [
@@ -695,7 +699,7 @@ class TestCatchingUp:
         ]
         assert (await world.schedule()).next_run_at == at("16:00")
 
-    async def test_what_is_being_spread_keeps_its_pace(self, world):
+    async def test_spread_catch_up_keeps_its_pace(self, world):
         await world.define(catchup="spread", overlap="allow")
         await world.tick("3h59m")  # three ticks, and a minute
         for wait, n in (("19s", 1), ("1s", 2), ("19s", 2), ("1s", 3)):
@@ -713,7 +717,7 @@ class TestCatchingUp:
         await world.tick(1100)
         assert await world.runs("run_at") == [at("13:00"), at("14:00"), at("15:00")]
 
-    async def test_one_that_is_made_anew_has_nothing_left_to_spread(self, world):
+    async def test_recreated_schedule_has_nothing_left_to_spread(self, world):
         await world.define(catchup="spread", overlap="allow")
         await world.tick("3h30m")
         await world.store.delete("report")
@@ -733,7 +737,7 @@ class TestCatchingUp:
         assert late == ("SKIPPED", "edited", 600 - 1 - 61)
         assert on_time == [("ENQUEUED", None, 1)] * 61  # within their grace
 
-    async def test_nor_one_that_waited_for_a_place_in_the_queue(self, world):
+    async def test_edit_records_ticks_that_wait_for_the_queue_limit(self, world):
         await world.define(every="1s", catchup="all", overlap="queue", catchup_window="1h")
         world.clock.advance("10m")
         while (await world.schedule()).next_due_at <= world.clock.now():
@@ -755,7 +759,7 @@ class TestCatchingUp:
         await world.tick(due - world.clock.now())
         assert await world.runs("run_at status") == [(at("13:00"), "ENQUEUED")]
 
-    async def test_what_waited_for_room_when_the_gate_was_closed_stays_so(self, world):
+    async def test_catch_up_waiting_at_a_closed_gate_is_skipped(self, world):
         await world.define(catchup="all", overlap="allow")
         world.clock.advance("3h30m")
         await world.plan(partial(planned, allowance=1))
@@ -783,7 +787,7 @@ class TestClaiming:
 
     async def test_a_claimed_run_is_leased_and_has_not_started(self, world):
         await world.waiting()
-        await world.told()
+        await world.new_events()
         (attempt,) = await world.claim()
         row = await world.row()
         assert (row.status, row.attempt, row.started_at) == ("ENQUEUED", 0, None)
@@ -791,7 +795,7 @@ class TestClaiming:
         assert await world.names_told() == ["run.claimed"]
         assert await world.claim() == []
 
-    async def test_a_claim_has_a_fence_that_nobody_had(self, world):
+    async def test_claim_has_a_new_fence(self, world):
         await world.waiting()
         fences = [(await world.row()).fence]
         for _ in range(3):
@@ -817,7 +821,7 @@ class TestClaiming:
         await world.register(offers=frozenset({"python:tidy"}))
         assert len(await world.claim()) == 1
 
-    async def test_a_node_whose_place_another_has_taken_gets_nothing(self, world):
+    async def test_unregistered_node_claims_nothing(self, world):
         await world.waiting()
         claimed, before = await world.claim(), world.node
         await world.fall_silent()
@@ -852,12 +856,12 @@ class TestAnnouncing:
         await world.waiting()
         claimed = await world.claim()
         world.clock.advance(SECOND)
-        await world.told()
+        await world.new_events()
         assert await world.announce(claimed) == claimed
         row = await world.row()
         assert (row.status, row.attempt) == ("STARTED", 1)
         assert row.started_at == row.updated_at == world.clock.now() == row.created_at + SECOND
-        assert await world.told() == [
+        assert await world.new_events() == [
             RunStarted(
                 "report", row.run_id, row.run_at, 1, world.node.node_id, row.fence, late=SECOND
             )
@@ -874,7 +878,7 @@ class TestAnnouncing:
     async def test_a_run_that_was_handed_back_is_free_again(self, world):
         await world.waiting()
         claimed = await world.claim()
-        await world.told()
+        await world.new_events()
         await world.store.hand_back(claimed)
         row = await world.row()
         assert (row.status, row.leased_by) == ("ENQUEUED", None)
@@ -893,7 +897,7 @@ class TestAnnouncing:
         (again,) = await world.start()
         await world.store.hand_back([again])
         await world.start()
-        told = await world.told()
+        told = await world.new_events()
         started = [event.attempt for event in told if event.name == "run.started"]
         void = [event.attempt for event in told if event.name == "run.handed_back"]
         assert (started, void) == ([1, 2, 3], [1, 2])
@@ -902,7 +906,7 @@ class TestAnnouncing:
         await world.waiting()
         await world.store.hand_back(await world.claim())
         (started,) = await world.start()
-        told = [event for event in await world.told() if event.name == "run.handed_back"]
+        told = [event for event in await world.new_events() if event.name == "run.handed_back"]
         assert (started.attempt, [event.attempt for event in told]) == (1, [0])
 
     async def test_handed_back_attempt_costs_no_retry_and_is_not_called_one(self, world):
@@ -922,26 +926,26 @@ class TestAnnouncing:
         await world.tick()
         assert (await world.runs("status reason"))[-1] == ("SKIPPED", "overlap")
 
-    async def test_who_lost_a_run_can_neither_announce_nor_free_it(self, world):
+    async def test_node_that_lost_a_run_can_neither_announce_nor_free_it(self, world):
         await world.waiting()
         lost = await world.claim()
         await world.store.hand_back(lost)
         (held,) = await world.claim()
-        await world.told()
+        await world.new_events()
         assert await world.announce(lost) == []
         await world.store.hand_back(lost)
         assert (await world.row()).fence == held.fence
-        assert await world.told() == []
+        assert await world.new_events() == []
 
     async def test_a_run_claimed_by_another_node_is_not_announced(self, world):
         await world.waiting()
         claimed = await world.claim()
         assert await world.store.announce(a_node("other"), claimed) == []
 
-    async def test_what_a_node_had_claimed_is_free_when_it_leaves(self, world):
+    async def test_claimed_runs_are_free_when_their_node_leaves(self, world):
         await world.waiting()
         await world.claim()
-        await world.told()
+        await world.new_events()
         await world.store.unregister(world.node)
         assert (await world.row()).leased_by is None
         assert set(await world.names_told()) == {"run.handed_back", "node.stopped"}
@@ -952,7 +956,7 @@ class TestFinishing:
     async def test_a_success_is_kept_with_its_result_and_the_last_of_its_output(self, world):
         attempt = await world.going()
         world.clock.advance(SECOND)
-        await world.told()
+        await world.new_events()
         assert await world.end(attempt, Succeeded({"rows": [1, 2]}), log_tail="done\n") == [
             attempt.run_id
         ]
@@ -963,7 +967,7 @@ class TestFinishing:
         assert await world.names_told() == ["run.succeeded"]
 
     @pytest.mark.parametrize("stale_first", [True, False])
-    async def test_of_two_attempts_told_at_once_the_one_whose_fence_holds_counts(
+    async def test_attempt_with_the_current_fence_counts_of_two_recorded_together(
         self, world, stale_first
     ):
         await world.waiting()
@@ -981,16 +985,16 @@ class TestFinishing:
         assert (row.status, row.reason, row.error, row.exit_code) == (
             "FAILED", "exit", "exit code 3", 3,
         )  # fmt: skip
-        failed = (await world.told())[-1]
+        failed = (await world.new_events())[-1]
         assert failed == RunFailed("report", row.run_id, row.run_at, 1, "exit", "exit code 3")
 
-    async def test_a_run_that_was_ended_from_outside_is_canceled_and_not_retried(self, world):
+    async def test_run_ended_from_outside_is_canceled_and_not_retried(self, world):
         await world.end(await world.going(retry=["30s"]), Canceled("asked to"))
         row = await world.row()
         assert (row.status, row.reason, row.error) == ("CANCELED", "canceled", "asked to")
         assert (await world.names_told())[-1] == "run.canceled"
 
-    async def test_a_schedule_tells_what_became_of_its_last_runs(self, world):
+    async def test_schedule_row_has_the_outcomes_of_its_last_runs(self, world):
         await world.end(await world.going(), Failed("exit code 3", "exit", exit_code=3))
         row, failed_at = await world.schedule(), world.clock.now()
         assert (row.last_failure_at, row.last_success_at, row.last_exit) == (failed_at, None, 3)
@@ -1010,23 +1014,23 @@ class TestFinishing:
                 world.clock.advance("30s")
         assert counts == [0, 1, 1, 2, 2, 0]
 
-    async def test_who_lost_a_run_cannot_finish_it(self, world):
+    async def test_node_that_lost_a_run_cannot_finish_it(self, world):
         lost = await world.going()
         await world.store.hand_back([lost])
         held = await world.start_one()
-        await world.told()
+        await world.new_events()
         assert await world.end(lost) == []
-        assert await world.told() == []
+        assert await world.new_events() == []
         assert await world.runs("status fence") == [("STARTED", held.fence)]
 
     async def test_a_run_is_finished_once(self, world):
         attempt = await world.going()
         await world.end(attempt)
-        before, _ = await world.row(), await world.told()
+        before, _ = await world.row(), await world.new_events()
         assert await world.end(attempt, BROKEN) == []
-        assert (await world.row(), await world.told()) == (before, [])
+        assert (await world.row(), await world.new_events()) == (before, [])
 
-    async def test_successes_told_together_are_recorded_each_by_its_own_right(self, world):
+    async def test_successes_recorded_together_are_checked_separately(self, world):
         names = [f"s-{i:03}" for i in range(90)]
         await world.store.upsert([a_schedule(name) for name in names])
         await world.store.upsert([a_schedule("s-080", overlap="queue")])
@@ -1036,8 +1040,8 @@ class TestFinishing:
         world.clock.advance(HOUR)
         await world.plan(slots=0)  # behind s-080 another one waits
         told = [Finished(each, Succeeded(name)) for name, each in attempts.items()]
-        told.append(told[10])  # told twice
-        await world.told()
+        told.append(told[10])  # recorded twice
+        await world.new_events()
         done = await world.store.finish(told)
         assert sorted(done) == [a.run_id for name, a in attempts.items() if name != "s-040"]
         counted = Counter(await world.names_told())
@@ -1049,7 +1053,7 @@ class TestFinishing:
 
     @pytest.mark.parametrize("and_a_stale_one", [False, True])
     @pytest.mark.parametrize(("outcomes", "failures"), [("SF", 1), ("FS", 0)])
-    async def test_what_is_told_of_a_schedule_counts_in_the_order_told(
+    async def test_outcomes_of_a_schedule_count_in_the_order_given(
         self, world, outcomes, failures, and_a_stale_one
     ):
         await world.define("other")
@@ -1069,7 +1073,7 @@ class TestFinishing:
         await world.store.finish([*stale_told, *told])
         assert (await world.schedule()).consecutive_failures == failures
 
-    async def test_of_several_those_whose_fence_holds_are_recorded(self, world):
+    async def test_only_outcomes_with_a_current_fence_are_recorded(self, world):
         await world.store.upsert([a_schedule("a"), a_schedule("b")])
         await world.tick("1h")
         a, b = await world.start()
@@ -1094,12 +1098,12 @@ class TestRetrying:
         assert [attempt.attempt for attempt in attempts] == [1, 2, 3, 4]
         assert len({(attempt.run_id, attempt.key) for attempt in attempts}) == 1
 
-    async def test_a_retry_is_told_and_waits_for_its_time(self, world):
+    async def test_retry_emits_an_event_and_waits_for_its_time(self, world):
         attempt = await world.going(retry=["30s"])
-        await world.told()
+        await world.new_events()
         await world.end(attempt, BROKEN)
         due = world.clock.now() + 30 * SECOND
-        assert await world.told() == [
+        assert await world.new_events() == [
             RunRetrying("report", attempt.run_id, at("13:00"), 1, due, "error", "it broke")
         ]
         world.clock.advance(30 * SECOND - 1)
@@ -1107,7 +1111,7 @@ class TestRetrying:
         world.clock.advance(1)
         assert len(await world.claim()) == 1
 
-    async def test_what_no_repetition_can_mend_is_not_repeated(self, world):
+    async def test_permanent_failure_is_not_retried(self, world):
         await world.end(await world.going(retry=["30s"]), Failed("no such file", retryable=False))
         assert (await world.row()).status == "FAILED"
 
@@ -1150,7 +1154,7 @@ class TestStopping:
     async def test_a_schedule_that_there_is_not_is_refused(self, world, call):
         with pytest.raises(NoSuchSchedule):
             await call(world.store)
-        assert await world.told() == []
+        assert await world.new_events() == []
 
     @pytest.mark.parametrize("call", [pause, resume, start_by_hand])
     async def test_a_deleted_schedule_is_refused(self, world, call):
@@ -1163,7 +1167,7 @@ class TestStopping:
 class TestPausing:
     async def test_a_pause_keeps_its_note_and_is_a_change_once(self, world):
         await world.define()
-        await world.told()
+        await world.new_events()
         assert await world.store.pause("report", note="until the audit is over")
         assert not await world.store.pause("report", note="until the audit is over")
         row = await world.schedule()
@@ -1173,10 +1177,10 @@ class TestPausing:
     async def test_another_note_is_a_change_or_is_not_kept(self, world):
         await world.define()
         await world.store.pause("report", note="one")
-        await world.told()
+        await world.new_events()
         changed = await world.store.pause("report", note="two")
         assert changed == ((await world.schedule()).pause_note == "two")
-        assert changed == bool(await world.told())
+        assert changed == bool(await world.new_events())
 
     async def test_a_paused_schedule_is_never_due(self, world):
         await world.define()
@@ -1212,7 +1216,7 @@ class TestPausing:
         await world.define()
         await world.store.pause("report")
         world.clock.advance("3h30m")
-        await world.told()
+        await world.new_events()
         assert await world.store.resume("report")
         assert await world.runs("run_at status reason tick_count first_run_at") == [
             (at("15:00"), "SKIPPED", "paused", 3, at("13:00"))
@@ -1246,11 +1250,11 @@ class TestPausing:
         ]
         assert (await world.start_one()).tick_count == 3
 
-    async def test_resuming_what_is_not_paused_is_no_change(self, world):
+    async def test_resuming_an_active_schedule_is_not_a_change(self, world):
         await world.define()
-        before, _ = await world.schedule(), await world.told()
+        before, _ = await world.schedule(), await world.new_events()
         assert not await world.store.resume("report")
-        assert (await world.schedule(), await world.told()) == (before, [])
+        assert (await world.schedule(), await world.new_events()) == (before, [])
 
     async def test_an_edit_does_not_end_a_pause_and_loses_none_of_its_ticks(self, world):
         await world.define()
@@ -1286,7 +1290,7 @@ class TestGate:
         assert (await world.tick("1h")).ticks == 0
         assert await world.rows() == []
 
-    async def test_behind_a_closed_gate_nothing_starts_not_even_by_hand(self, world):
+    async def test_closed_gate_starts_nothing_not_even_manual_runs(self, world):
         await world.waiting()
         await world.store.enqueue("report", request_id="by-hand")
         await world.store.set_gate(is_open=False)
@@ -1342,7 +1346,7 @@ class TestGate:
 class TestDeleting:
     async def test_a_deleted_schedule_is_gone_and_its_waiting_runs_are_canceled(self, world):
         await world.waiting()
-        await world.told()
+        await world.new_events()
         assert await world.store.delete("report")
         assert await world.schedule() is None
         assert await world.store.schedules() == []
@@ -1388,9 +1392,7 @@ class TestDeleting:
         await world.end(attempt, BROKEN)
         assert await world.runs("status revision") == [("FAILED", 1)]
 
-    async def test_that_a_schedule_was_deleted_is_known_as_long_as_one_of_its_runs_goes_on(
-        self, world
-    ):
+    async def test_deletion_is_remembered_while_a_run_of_the_schedule_is_unfinished(self, world):
         attempt = await world.going(retry=["30s"])
         await world.define(retry=["30s"], every="2h")
         await world.store.delete("report")
@@ -1411,7 +1413,7 @@ class TestDeleting:
         await world.end(attempt, Accepted("there"))
         assert (await world.row()).deadline_at == world.clock.now() + 600_000
 
-    async def test_a_schedule_made_again_goes_on_with_its_revision_and_counts_anew(self, world):
+    async def test_recreated_schedule_continues_its_revision_and_restarts_its_counts(self, world):
         await world.end(await world.going(max_runs=1))
         await world.store.pause("report")
         await world.store.delete("report")
@@ -1432,10 +1434,10 @@ class TestDeleting:
 
 
 class TestManualRuns:
-    async def test_a_run_can_be_started_by_hand_at_any_time(self, world):
+    async def test_manual_run_can_be_started_at_any_time(self, world):
         await world.define()
         world.clock.advance(90 * SECOND + 500)
-        await world.told()
+        await world.new_events()
         row = await world.store.enqueue("report", request_id="by-hand")
         assert (row.status, row.triggered_by) == ("ENQUEUED", "manual")
         assert row.run_at == world.clock.now() // 1000 == at("12:01") + 30
@@ -1451,10 +1453,10 @@ class TestManualRuns:
         row = await world.store.enqueue("report", request_id="by-hand")
         await world.end(await world.start_one())
         world.clock.advance("1m")
-        await world.told()
+        await world.new_events()
         again = await world.store.enqueue("report", request_id="by-hand")
         assert (again.run_id, again.status) == (row.run_id, "SUCCESS")
-        assert await world.told() == []
+        assert await world.new_events() == []
 
     async def test_other_requests_are_other_runs_even_in_the_second_of_a_tick(self, world):
         await world.define()
@@ -1465,27 +1467,27 @@ class TestManualRuns:
         assert set(await world.runs("run_at")) == {at("13:00")}
         assert len(set(await world.runs("key"))) == 3
 
-    async def test_a_run_by_hand_may_have_its_own_inputs(self, world):
+    async def test_manual_run_may_have_separate_inputs(self, world):
         await world.define(run={"command": ["build"], "inputs": {"n": 1}})
         await world.store.enqueue("report", request_id="one")
         await world.store.enqueue("report", request_id="two", inputs={"n": 2})
         attempts = {attempt.request_id: attempt.inputs for attempt in await world.start()}
         assert attempts == {"one": {"n": 1}, "two": {"n": 2}}
 
-    async def test_a_run_by_hand_starts_beside_one_that_is_going_and_in_a_pause(self, world):
+    async def test_manual_run_starts_beside_a_running_one_and_during_a_pause(self, world):
         await world.going()
         await world.store.pause("report")
         await world.store.enqueue("report", request_id="by-hand")
         assert (await world.start_one()).triggered_by == "manual"
 
-    async def test_a_run_by_hand_consumes_no_scheduled_one(self, world):
+    async def test_manual_run_uses_up_no_scheduled_run(self, world):
         await world.define(max_runs=1)
         await world.store.enqueue("report", request_id="by-hand")
         await world.end(await world.start_one())
         await world.tick("1h")
         assert await world.runs("triggered_by") == ["manual", "timer"]
 
-    async def test_a_run_by_hand_is_not_given_up_in_a_pause(self, world):
+    async def test_manual_run_is_not_skipped_by_a_pause(self, world):
         await world.define(every="1d")
         await world.store.enqueue("report", request_id="by-hand")
         await world.store.pause("report")
@@ -1498,10 +1500,10 @@ class TestStartingAfterACrash:
     async def test_a_run_that_was_claimed_is_free_again(self, world):
         await world.waiting()
         (before,) = await world.claim()
-        await world.told()
+        await world.new_events()
         found = await world.restart()
         assert (found.lost, found.handed_back) == (0, 1)
-        told = {event.name: event for event in await world.told()}
+        told = {event.name: event for event in await world.new_events()}
         assert told.keys() == {"node.lost", "node.started", "run.handed_back"}
         assert told["node.lost"] == NodeLost("node-1", "here", handed_back=1)
         attempt = await world.start_one()
@@ -1509,12 +1511,12 @@ class TestStartingAfterACrash:
 
     async def test_a_run_that_was_announced_is_lost(self, world):
         await world.going()
-        await world.told()
+        await world.new_events()
         found = await world.restart()
         row = await world.row()
         assert (found.lost, found.handed_back) == (1, 0)
         assert (row.status, row.reason, row.leased_by) == ("FAILED", "lost", None)
-        gone, started, failed = sorted(await world.told(), key=lambda event: event.name)
+        gone, started, failed = sorted(await world.new_events(), key=lambda event: event.name)
         assert (failed.name, failed.reason) == ("run.failed", "lost")
         assert gone == NodeLost("node-1", "here", lost=1)
         assert started == NodeStarted(world.node.node_id, "here", lost=1)
@@ -1522,13 +1524,15 @@ class TestStartingAfterACrash:
 
     async def test_a_lost_run_is_attempted_again_if_that_is_asked_for(self, world):
         before = await world.going(on_lost="retry")
-        await world.told()
+        await world.new_events()
         await world.restart()
-        assert [e.reason for e in await world.told() if isinstance(e, RunRetrying)] == ["lost"]
+        assert [e.reason for e in await world.new_events() if isinstance(e, RunRetrying)] == [
+            "lost"
+        ]
         attempt = await world.start_one()
         assert (attempt.attempt, attempt.key) == (2, before.key)
 
-    async def test_a_run_that_ends_every_node_it_starts_on_is_given_up(self, world):
+    async def test_run_that_kills_every_node_is_given_up(self, world):
         await world.going(on_lost="retry")
         for _ in range(5):
             await world.restart()
@@ -1578,9 +1582,9 @@ class TestReading:
         await world.waiting()
         world.clock.advance("1h")
         await beside.changed_elsewhere()
-        heard, first = list(world.heard), await everything(world.store)
+        heard, first = list(world.received), await everything(world.store)
         assert await everything(world.store) == first
-        assert world.heard == heard
+        assert world.received == heard
         assert not await beside.changed_elsewhere()
 
     async def test_schedules_are_listed_by_id(self, world):
@@ -1607,7 +1611,7 @@ class TestReading:
         assert await world.store.run(found.run_id) == found
         assert await world.store.run(found.run_id + 100) is None
 
-    async def test_events_are_told_in_order_with_their_time_from_any_row_on(self, world):
+    async def test_events_are_returned_in_order_with_their_time_after_any_row(self, world):
         await world.define()
         created_at = world.clock.now()
         world.clock.advance("1m")
@@ -1618,11 +1622,11 @@ class TestReading:
         assert await world.store.events(after=created.event_id) == [paused]
         assert await world.store.events(after=paused.event_id) == []
 
-    async def test_a_listener_hears_what_is_written_and_nothing_else(self, world):
+    async def test_listener_receives_written_events_and_nothing_else(self, world):
         await live_through_everything(world)
-        assert world.heard == [row.event for row in await world.store.events(limit=100_000)]
+        assert world.received == [row.event for row in await world.store.events(limit=100_000)]
 
-    async def test_the_overview_tells_what_there_is(self, world):
+    async def test_overview_counts_schedules_due_ticks_and_runs(self, world):
         await world.store.upsert([a_schedule("a"), a_schedule("b"), a_schedule("c", every="30m")])
         await world.store.pause("b")
         await world.tick("30m")
@@ -1649,32 +1653,32 @@ class TestReading:
 
 
 class TestPruning:
-    async def test_what_ended_before_is_removed_and_that_is_told(self, world):
+    async def test_old_runs_are_pruned_with_an_event(self, world):
         await world.define()
         for _ in range(3):
             await world.tick("1h")
             await world.end(await world.start_one())
-        await world.told()
+        await world.new_events()
         assert await world.store.prune(before=at("14:30") * 1000) == 2
         assert await world.runs("run_at") == [at("15:00")]
-        (pruned,) = await world.told()
+        (pruned,) = await world.new_events()
         assert (pruned.name, pruned.runs) == ("history.pruned", 2)
         times = [row.at for row in await world.store.events()]
         assert min(times) >= at("14:30") * 1000
 
-    async def test_what_never_started_is_history_too(self, world):
+    async def test_skipped_runs_are_pruned_too(self, world):
         await world.define(catchup="none")
         await world.tick("90m")
         assert await world.runs("status") == ["SKIPPED"]
         assert await world.store.prune(before=world.clock.now() + 1) == 1
 
-    async def test_what_has_not_ended_is_never_removed(self, world):
+    async def test_unfinished_runs_are_never_pruned(self, world):
         await world.going(overlap="queue")
         await world.tick("1h")
         assert await world.store.prune(before=world.clock.now() + HOUR) == 0
         assert await world.runs("status") == ["STARTED", "ENQUEUED"]
 
-    async def test_no_more_is_removed_at_once_than_asked(self, world):
+    async def test_prune_removes_at_most_its_limit(self, world):
         await world.define()
         for _ in range(3):
             await world.tick("1h")
@@ -1682,7 +1686,7 @@ class TestPruning:
         gone = [await world.store.prune(before=at("20:00") * 1000, limit=2) for _ in range(3)]
         assert gone == [2, 1, 0]
 
-    async def test_nothing_is_derived_from_what_was_removed(self, world):
+    async def test_nothing_is_derived_from_pruned_history(self, world):
         await world.end(await world.going(max_runs=2))
         await world.store.prune(before=world.clock.now() + 1)
         world.clock.step(-HOUR)
@@ -1700,20 +1704,20 @@ class TestPruning:
 
 class TestTwoProcesses:
     @pytest.mark.parametrize("world", [Sqlite], indirect=True)
-    async def test_one_node_holds_a_store_and_others_are_told(self, world):
+    async def test_store_held_by_a_node_is_refused_to_others_with_its_name(self, world):
         beside = await world.second()
         with pytest.raises(StoreHeld):
             await beside.register(a_node("late"))
         assert [node.node_id for node in await beside.nodes()] == [world.node.node_id]
 
-    async def test_a_store_is_free_when_its_node_has_gone(self, world):
+    async def test_store_is_free_after_its_node_has_stopped(self, world):
         await world.store.unregister(world.node)
         beside = await world.second()
         await world.leave()
         found = await beside.register(a_node("next"))
         assert (found.lost, found.handed_back) == (0, 0)
 
-    async def test_what_one_defines_the_other_notices_and_plans(self, world):
+    async def test_schedule_defined_by_one_process_is_planned_by_another(self, world):
         beside = await world.second()
         await world.store.changed_elsewhere()
         await beside.upsert([a_schedule("report")])
@@ -1726,7 +1730,7 @@ class TestTwoProcesses:
         await world.tick("1h")
         assert [row.run_at for row in await beside.runs()] == [at("13:00")]
 
-    async def test_what_one_writes_itself_is_no_news(self, world):
+    async def test_own_writes_are_not_changes_elsewhere(self, world):
         await world.store.changed_elsewhere()
         await world.define()
         assert not await world.store.changed_elsewhere()
@@ -1744,7 +1748,7 @@ class TestTwoProcesses:
         await beside.pause("report")
         assert await world.claim() == []
 
-    async def test_a_run_asked_for_by_one_is_started_by_the_other(self, world):
+    async def test_run_requested_by_one_process_is_started_by_another(self, world):
         beside = await world.second()
         await world.define()
         row = await beside.enqueue("report", request_id="by-hand")
@@ -1753,7 +1757,7 @@ class TestTwoProcesses:
 
 class TestLaws:
     @pytest.mark.parametrize("seed", range(10))
-    async def test_whatever_happens_every_tick_is_covered_once(self, world, seed):
+    async def test_every_tick_is_covered_once_whatever_happens(self, world, seed):
         chance = random.Random(seed)
         overlap, on_lost = chance.choice(["skip", "queue"]), chance.choice(["fail", "retry"])
         await world.define(every="10m", retry=["3m", "20m"], overlap=overlap, on_lost=on_lost)

@@ -40,7 +40,7 @@ async def standing(world, name):
 async def test_schedule_is_the_same_defined_with_others_or_alone(world):
     together = [a_schedule(f"together/{n:02}", **fields) for n, fields in enumerate(KINDS)]
     await world.store.upsert(together, source="file.yaml", user_id="ada")
-    events = await world.told()
+    events = await world.new_events()
     for n, fields in enumerate(KINDS):
         # With a beginning, even an empty one, it is defined by itself.
         name = f"alone/{n:02}"
@@ -51,7 +51,7 @@ async def test_schedule_is_the_same_defined_with_others_or_alone(world):
     hashed = 3  # what H is depends on the id
     for n in set(range(len(KINDS))) - {hashed}:
         assert await standing(world, f"together/{n:02}") == await standing(world, f"alone/{n:02}")
-    told = await world.told()
+    told = await world.new_events()
     for kind in (ScheduleCreated, RunSkipped):
         found = [each.schedule_id for each in events if isinstance(each, kind)]
         alone = [each.schedule_id for each in told if isinstance(each, kind)]
@@ -59,9 +59,9 @@ async def test_schedule_is_the_same_defined_with_others_or_alone(world):
     assert [row.name for row in await world.store.groups()] == ["db"]
 
 
-async def test_new_changed_and_unchanged_schedules_are_told_apart(world):
+async def test_new_changed_and_unchanged_schedules_are_distinguished(world):
     await world.store.upsert([a_schedule("a"), a_schedule("b")], source="x")
-    await world.told()
+    await world.new_events()
     given = [a_schedule("a"), a_schedule("b", every="2h"), a_schedule("c")]
     done = await world.store.upsert(given, source="x")
     assert [(each.schedule_id, each.change, each.revision) for each in done] == [
@@ -69,13 +69,13 @@ async def test_new_changed_and_unchanged_schedules_are_told_apart(world):
         ("b", "changed", 2),
         ("c", "created", 1),
     ]
-    assert {type(each) for each in await world.told()} == {ScheduleChanged, ScheduleCreated}
+    assert {type(each) for each in await world.new_events()} == {ScheduleChanged, ScheduleCreated}
     assert {each.change for each in await world.store.upsert(given, source="x")} == {"unchanged"}
-    assert await world.told() == []
+    assert await world.new_events() == []
 
 
 async def test_id_that_is_given_twice_is_created_and_then_edited(world, monkeypatch):
-    monkeypatch.setattr(bulk_create, "AT_ONCE", 2)
+    monkeypatch.setattr(bulk_create, "BATCH", 2)
     given = [a_schedule(name, every=every) for name, every in
              [("a", "1h"), ("b", "1h"), ("c", "1h"), ("a", "2h")]]  # fmt: skip
     done = await world.store.upsert(given)
@@ -108,7 +108,7 @@ async def test_nothing_is_defined_if_one_cannot_be(world):
 async def test_schedule_of_another_owner_is_refused_among_new_ones(world):
     await world.store.upsert([a_schedule("a")], user_id="ada")
     store = world.store.as_caller("bob", only_of="bob")
-    with pytest.raises(NotAllowed, match="a is another owner's"):
+    with pytest.raises(NotAllowed, match="a belongs to another owner"):
         await store.upsert([a_schedule("b"), a_schedule("a")], user_id="bob")
     assert await world.schedule("b") is None
 

@@ -5,7 +5,7 @@ import pytest
 from onbeat.errors import InvalidSchedule, NotAllowed
 
 
-async def test_what_was_kept_last_is_found_by_kind_and_name(world):
+async def test_latest_document_is_found_by_kind_and_name(world):
     await world.store.keep("dag", "report", {"nodes": [1]}, user_id="ada")
     await world.store.keep("dag", "report", {"nodes": [2]}, user_id="bob")
     found = await world.store.kept("dag", "report")
@@ -14,7 +14,7 @@ async def test_what_was_kept_last_is_found_by_kind_and_name(world):
     assert await world.store.kept("session", "report") is None
 
 
-async def test_those_of_a_kind_come_by_name_and_in_pages(world):
+async def test_documents_of_a_kind_are_listed_by_name_in_pages(world):
     for name in ("b", "c", "a"):
         await world.store.keep("dag", name, name)
     await world.store.keep("session", "d", 1)
@@ -23,12 +23,12 @@ async def test_those_of_a_kind_come_by_name_and_in_pages(world):
     assert [row.name for row in page] == ["b"]
 
 
-async def test_whoever_follows_a_kind_asks_for_what_was_kept_since(world):
+async def test_documents_changed_since_a_time_are_listed(world):
     await world.store.keep("dag", "old", 1)
     await world.store.keep("dag", "edited", 1)
     world.clock.advance("1m")
     since = world.clock.now()
-    await world.store.keep("dag", "old", 1)  # it says the same: nothing was written
+    await world.store.keep("dag", "old", 1)  # unchanged: nothing was written
     await world.store.keep("dag", "edited", 2)
     await world.store.keep("dag", "new", 1)
     assert [row.name for row in await world.store.kept_all("dag", since=since)] == ["edited", "new"]
@@ -42,7 +42,7 @@ async def test_whoever_follows_a_kind_asks_for_what_was_kept_since(world):
     assert await bobs.kept_all("dag", since=since) == []
 
 
-async def test_what_is_forgotten_is_gone_once(world):
+async def test_document_is_deleted_once(world):
     await world.store.keep("dag", "report", None)
     assert await world.store.forget("dag", "report")
     assert not await world.store.forget("dag", "report")
@@ -70,7 +70,7 @@ async def test_to_an_owner_there_is_nothing_but_their_own(world):
 
 
 @pytest.mark.parametrize("body", ["x" * 2**20, "\N{SNOWMAN}" * 2**19, {"a": float("nan")}, {1: 2}])
-async def test_what_is_too_long_or_no_json_is_refused(world, body):
+async def test_document_that_is_too_long_or_not_json_is_refused(world, body):
     with pytest.raises(InvalidSchedule):
         await world.store.keep("dag", "report", body)
     assert await world.store.kept_all("dag") == []

@@ -52,7 +52,7 @@ class TestTicksOwed:
         attempt = await world.start_one()
         assert (attempt.target.fields, attempt.inputs, attempt.revision) == (OLD, {"n": 1}, 1)
 
-    async def test_what_a_running_spread_still_owes_is_recorded(self, world):
+    async def test_ticks_left_in_a_spread_are_recorded(self, world):
         await world.define(every="1m", catchup="spread", overlap="allow", run=OLD)
         world.clock.advance("30m30s")
         await world.plan()
@@ -125,7 +125,7 @@ class TestEditsWhileNoNodeIsUp:
         assert (await world.row()).deadline_at == at("13:01") * 1000
         assert await self.up(world, "39s") == [1]
 
-    async def test_a_tick_on_time_is_recorded_as_edited_once_its_grace_is_over(self, world):
+    async def test_tick_on_time_is_recorded_as_edited_after_its_grace(self, world):
         await self.edited(world)
         assert await self.up(world, "8h") == []
         first = await world.row()
@@ -170,12 +170,12 @@ class TestEditsWhileNoNodeIsUp:
         await world.store.report(attempt.run_id, Succeeded())
         assert [attempt.revision for attempt in await world.start()] == [1]
 
-    async def test_ticks_queued_behind_one_that_no_node_starts_do_not_start_either(self, world):
+    async def test_ticks_queued_behind_an_unstarted_run_do_not_start(self, world):
         await self.edited(world, every="1m", overlap="queue", grace="5m", after="3m20s")
         assert await self.up(world, "1h") == []
         assert await world.runs("status reason") == [("SKIPPED", "edited")] * 3
 
-    async def test_ticks_queued_behind_one_that_a_node_starts_in_time_wait_their_turn(self, world):
+    async def test_ticks_queued_behind_a_run_started_in_time_wait_their_turn(self, world):
         await self.edited(world, every="1m", overlap="queue", grace="5m", after="3m20s")
         world.clock.advance("1m")
         await world.register()
@@ -195,7 +195,7 @@ class TestEditsWhileNoNodeIsUp:
         await world.end(await world.start_one())
         assert (await world.rows())[1].deadline_at is None
 
-    async def test_a_tick_whose_target_is_busy_in_time_has_no_limit_any_more(self, world):
+    async def test_tick_with_a_busy_target_in_time_has_no_limit(self, world):
         await self.edited(world)
         await world.register()
         await world.end(await world.start_one(), Busy("full", 600_000))
@@ -220,7 +220,7 @@ class TestEditsWhileNoNodeIsUp:
         assert await self.up(world, "1h") == []
         assert await world.runs("status reason") == [("SKIPPED", "edited")] * 2
 
-    async def test_plan_says_by_when_a_node_has_to_be_up(self, world):
+    async def test_plan_names_the_time_by_which_a_node_must_be_up(self, world):
         await world.define(run=OLD)
         await world.store.unregister(world.node)
         world.clock.advance("1h20s")
@@ -233,7 +233,7 @@ class TestEditsWhileNoNodeIsUp:
             "as revision 1 says"
         )
 
-    async def test_why_says_what_limits_it_and_what_ended_it(self, world):
+    async def test_why_names_the_limit_and_what_ended_the_run(self, world):
         await self.edited(world)
         waits = explain(await world.store.facts("report", at("13:00"))).sentences
         assert "it is given up if it has not started by 2026-01-01T13:01:00.000Z" in waits
@@ -266,7 +266,7 @@ class TestOneRevision:
         await world.end(first)
         assert (await world.start_one()).target.fields == OLD
 
-    async def test_each_retry_is_by_the_revision_of_its_run(self, world):
+    async def test_retries_use_the_revision_of_their_run(self, world):
         attempt = await world.going(run=OLD, retry=["1s", "2s"])
         await world.define(run=NEW, retry=["50s"])
         await world.end(attempt, BROKEN)
@@ -326,7 +326,7 @@ class TestOneRevision:
         world.clock.advance("3h")
         assert len(await world.claim()) == 2
 
-    async def test_what_was_accepted_is_awaited_for_the_timeout_of_its_revision(self, world):
+    async def test_accepted_run_has_the_timeout_of_its_revision(self, world):
         await world.register(offers=frozenset({"http"}))
         attempt = await world.going(run={"http": "https://example.com"}, timeout="10m")
         await world.define(run=NEW, timeout="1s")
@@ -334,7 +334,7 @@ class TestOneRevision:
         (row,) = await world.rows()
         assert row.deadline_at == world.clock.now() + 600_000
 
-    async def test_what_is_lost_is_tried_again_as_its_revision_says(self, world):
+    async def test_lost_run_is_retried_according_to_its_revision(self, world):
         await world.going(run=OLD, on_lost="retry")
         await world.define(run=NEW, on_lost="fail")
         await world.restart()
@@ -402,14 +402,14 @@ class TestOneRevision:
 class TestUpdateWaiting:
     async def test_waiting_runs_are_moved_to_the_new_revision(self, world):
         await world.waiting(run=OLD | {"command": ["old", "{{ iteration }}"]}, start_deadline="1h")
-        await world.told()
+        await world.new_events()
         wide = {"run": NEW, "priority": 5, "group": "wide", "start_deadline": "10m"}
         await world.define(update_waiting=True, **wide)
         (row,) = await world.rows()
         assert (row.revision, row.inputs, row.priority, row.grp) == (2, {"n": 2}, 5, "wide")
         assert row.deadline_at == world.clock.now() + 600_000
         moved = RunMoved("report", row.run_id, row.run_at, 2, 1)
-        assert (await world.told())[-1] == moved
+        assert (await world.new_events())[-1] == moved
         assert (await world.start_one()).target.fields == NEW
 
     async def test_a_queued_and_a_retrying_run_are_moved(self, world):
@@ -421,7 +421,7 @@ class TestUpdateWaiting:
         world.clock.advance("1m")
         assert [attempt.target.fields for attempt in await world.start()] == [NEW] * 2
 
-    async def test_inputs_given_by_hand_stay(self, world):
+    async def test_manual_inputs_stay_when_a_run_is_moved(self, world):
         await world.define(run={"command": ["old"], "inputs": {"n": 1, "m": 1}})
         await world.store.enqueue("report", request_id="one", inputs={"m": 5, "by": "hand"})
         await world.define(
@@ -439,13 +439,13 @@ class TestUpdateWaiting:
         await world.define(run=NEW, every="1d", update_waiting=True)
         assert (await world.row()).revision == 1
 
-    async def test_what_waits_of_an_earlier_revision_is_moved_without_an_edit(self, world):
+    async def test_waiting_runs_of_earlier_revisions_are_moved_without_an_edit(self, world):
         await world.waiting(run=OLD)
         await world.define(run=NEW)
         assert (await world.define(run=NEW, update_waiting=True)).change == "unchanged"
         assert (await world.start_one()).target.fields == NEW
 
-    async def test_why_says_to_which_revision_a_run_was_moved(self, world):
+    async def test_why_names_the_revision_that_a_run_was_moved_to(self, world):
         await world.waiting(run=OLD)
         world.clock.advance("1m")
         await world.define(run=NEW)
@@ -466,14 +466,14 @@ class TestForeseeing:
         found = await world.store.before_edits(["report"])
         return foresee(found.get("report"), new, now=world.clock.now(), **asked)
 
-    async def test_what_an_edit_records_is_foreseen(self, world):
+    async def test_rows_that_an_edit_records_are_previewed(self, world):
         await world.define(run=OLD)
         world.clock.advance("3h30m")
         found = await self.foreseen(world, a_schedule("report", every="1d"))
         assert found.records == [PlannedRecord("edited", 3, at("13:00"), at("15:00"))]
         assert (found.starts, found.keeps, found.by_planner) == ([], {}, False)
 
-    async def test_what_is_kept_waiting_and_what_would_be_canceled_is_foreseen(self, world):
+    async def test_waiting_and_canceled_runs_are_previewed(self, world):
         await world.waiting(run=OLD)
         await world.define(run=NEW)
         found = await self.foreseen(world, a_schedule("report", run=NEW, priority=1))
@@ -485,13 +485,13 @@ class TestForeseeing:
         gone = await self.foreseen(world, None)
         assert gone.cancels == 1
 
-    async def test_what_the_planner_catches_up_is_foreseen(self, world):
+    async def test_catch_up_after_an_edit_is_previewed(self, world):
         await world.define(run=OLD)
         world.clock.advance("3h30m")
         found = await self.foreseen(world, a_schedule("report", run=NEW))
         assert (found.starts, found.revision, found.by_planner) == ([at("15:00")], 2, True)
 
-    async def test_what_is_not_there_has_nothing_to_foresee(self, world):
+    async def test_missing_schedule_has_no_preview(self, world):
         assert (await self.foreseen(world, a_schedule("report"))).is_nothing
         assert await world.store.before_edits(["report"]) == {}
 
@@ -500,10 +500,10 @@ NAMES = tuple(f"s{n:02}" for n in range(40))
 
 
 class TestPlanAndApplyAgree:
-    """What a plan says of random edits is what applying them does, word for word."""
+    """Plans of random edits have the same text as applying them."""
 
     @pytest.mark.parametrize("seed", range(6))
-    async def test_what_a_plan_foresees_is_what_applying_does(self, world, seed):
+    async def test_plan_previews_exactly_what_apply_does(self, world, seed):
         rng = Random(seed)
         seen = Counter()
         for name in NAMES:
@@ -571,7 +571,7 @@ class TestPlanAndApplyAgree:
                                                                      "moves", "ends")})  # fmt: skip
 
     async def done(self, world, name, before, said):
-        """Return what was done, as the rows tell it."""
+        """Return what was done, according to the rows."""
         rows = await world.rows(name)
         new = [row for row in rows if row.run_id not in before]
         started = [row for row in new if row.status == "ENQUEUED"]

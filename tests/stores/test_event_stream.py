@@ -8,8 +8,10 @@ import pytest
 from onbeat.events import NodeLost, encode_events
 from onbeat.stores.postgres.store import PostgresStore
 from onbeat.web import live
+from tests.inside import in_transaction
 from tests.postgres import shared_server
 
+LOOK_BACK = 20  # milliseconds
 NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
 
@@ -49,10 +51,9 @@ def told(name):
     return encode_events([NodeLost(name, "here")])
 
 
+@pytest.mark.postgres
 @pytest.mark.parametrize("is_first", [False, True])
-def test_an_event_whose_commit_takes_longer_than_the_stream_looks_back_is_sent(
-    monkeypatch, is_first
-):
+def test_event_with_a_commit_longer_than_the_look_back_is_sent(monkeypatch, is_first):
     """A commit may wait for a disk or for a standby, and its event was written before."""
 
     async def story(url):
@@ -64,10 +65,10 @@ def test_an_event_whose_commit_takes_longer_than_the_stream_looks_back_is_sent(
             await followed.has_looked()
             add = f"INSERT INTO events (at, body) VALUES ({NOW}, %s)"
             if not is_first:
-                await store._threads.write(lambda tx: tx.tell(NodeLost("before", "here")))
+                await in_transaction(store, lambda tx: tx.emit(NodeLost("before", "here")))
             stalled.execute(add, (told("stalled"),))
-            await store._threads.write(lambda tx: tx.tell(NodeLost("after", "here")))
-            await asyncio.sleep(2 * live.LOOK_BACK / 1000)
+            await in_transaction(store, lambda tx: tx.emit(NodeLost("after", "here")))
+            await asyncio.sleep(2 * LOOK_BACK / 1000)
             await followed.has_looked()
             assert b"after" in followed.sent
             stalled.commit()
@@ -80,7 +81,7 @@ def test_an_event_whose_commit_takes_longer_than_the_stream_looks_back_is_sent(
             stalled.close()
             await store.close()
 
-    monkeypatch.setattr(live, "LOOK_BACK", 200)
+    monkeypatch.setattr(live, "LOOK_BACK", LOOK_BACK)
     server = shared_server()
     url = server.new_database()
     try:

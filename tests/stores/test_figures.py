@@ -1,4 +1,4 @@
-"""What metrics read of a store, and what a listener is told with it: the same on every database."""
+"""Figures for metrics, and events for listeners: the same on every database."""
 
 from onbeat.core.runs.run import Failed
 from onbeat.events import RunStarted
@@ -10,7 +10,7 @@ async def test_an_empty_store_has_nothing_but_a_size(world):
     assert found.size > 0
 
 
-async def test_the_oldest_run_that_waits_is_told_by_when_it_was_due(world):
+async def test_figures_have_the_due_time_of_the_oldest_waiting_run(world):
     await world.waiting()
     due_at = (await world.row()).due_at
     world.clock.advance("10m")
@@ -39,7 +39,7 @@ async def test_messages_on_their_way_out_are_counted_by_state(world):
     assert (await world.store.figures()).outbox == {"failed": 2, "waiting": 1}
 
 
-async def test_a_listener_is_told_the_instant_that_is_kept_with_the_events(world):
+async def test_listener_receives_the_stored_time_of_events(world):
     heard = []
     store = await world.database.open(
         world.clock, lambda at, events: heard.append((at, list(events)))
@@ -54,10 +54,10 @@ async def test_a_listener_is_told_the_instant_that_is_kept_with_the_events(world
     assert [type(event) for event in events] == [RunStarted]
 
 
-async def test_a_run_started_by_hand_says_so_as_it_starts(world):
+async def test_manual_run_is_marked_manual_in_its_start_event(world):
     await world.define()
     await world.store.enqueue("report", request_id="by-hand")
     await world.start()
     assert [
-        event.triggered_by for event in await world.told() if isinstance(event, RunStarted)
+        event.triggered_by for event in await world.new_events() if isinstance(event, RunStarted)
     ] == ["manual"]

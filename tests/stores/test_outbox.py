@@ -13,18 +13,18 @@ from onbeat.core.notify.notifications import (
     compose_message,
 )
 from onbeat.core.runs.run import Failed, Succeeded
-from onbeat.engine.outbox import notice_of
+from onbeat.engine.outbox import notification_for
 
 MINUTE, HOUR = 60_000, 3_600_000
 
 
 def to_ops(happened):
-    """Tell one channel of everything that can be told, without a pause between messages."""
+    """Compose messages for one channel from every notification, without an interval."""
     return to(("ops",), happened)
 
 
 def to(names, happened, *, every=0):
-    notices = [each for each in map(notice_of, happened) if each is not None]
+    notices = [each for each in map(notification_for, happened) if each is not None]
     return [(name, compose_message(notices), every) for name in names] if notices else []
 
 
@@ -44,7 +44,7 @@ async def collect(world, compose=to_ops, *, limit=100, store=None):
 async def a_letter(world):
     await fail(world)
     await collect(world)
-    return await world.store.take_letter("ops")
+    return await world.store.take_message("ops")
 
 
 async def states(world):
@@ -55,14 +55,14 @@ def about(letter):
     return [notice.schedule_id for notice in letter.bundle.notices]
 
 
-async def test_what_failed_becomes_a_message_with_all_that_is_known(world):
+async def test_failed_run_becomes_a_message_with_its_details(world):
     await fail(world, error="disk full\nat line 3")
     assert (await world.store.to_send(["ops"])).has_marks
     collected = await collect(world)
     assert (collected.rows, collected.messages, collected.dropped) == (1, 1, 0)
     found = await world.store.to_send(["ops", "other"])
     assert (found.has_marks, found.channels) == (False, {"ops"})
-    letter = await world.store.take_letter("ops")
+    letter = await world.store.take_message("ops")
     (row,) = await world.rows()
     expected = Notification(
         "failure", "backup", world.clock.now(), row.run_id, row.run_at, "error", "disk full", 1
@@ -70,31 +70,31 @@ async def test_what_failed_becomes_a_message_with_all_that_is_known(world):
     assert (letter.bundle, letter.attempt) == (MessageContent((expected,)), 1)
 
 
-async def test_what_is_ordinary_is_not_looked_at(world):
+async def test_ordinary_events_are_not_marked(world):
     await world.end(await world.going())
     assert not (await world.store.to_send(["ops"])).has_marks
     assert (await collect(world)).rows == 0
 
 
-async def test_every_success_is_marked_where_somebody_wants_to_hear_of_it(world):
+async def test_every_success_is_marked_if_a_channel_wants_successes(world):
     world.store.marks_successes = True
     await world.end(await world.going())
     await collect(world)
-    (notice,) = (await world.store.take_letter("ops")).bundle.notices
+    (notice,) = (await world.store.take_message("ops")).bundle.notices
     assert notice.kind == "success"
 
 
-async def test_a_recovery_is_told_after_failures_alone(world):
+async def test_recovery_is_notified_only_after_failures(world):
     await fail(world)
     await collect(world)
     await world.store.enqueue("backup", request_id="again")
     await world.end(next(iter(await world.start())), Succeeded())
     kinds = []
-    await collect(world, lambda found: kinds.extend(map(notice_of, found)) or [])
+    await collect(world, lambda found: kinds.extend(map(notification_for, found)) or [])
     assert [(each.kind, each.failures) for each in kinds if each] == [("recovery", 1)]
 
 
-async def test_each_event_is_looked_at_once_whoever_looks(world):
+async def test_each_event_is_processed_once_by_any_node(world):
     for _ in range(3):
         await fail(world)
     second = await world.second()
@@ -102,7 +102,7 @@ async def test_each_event_is_looked_at_once_whoever_looks(world):
     assert sum(each.rows for each in both) == 3
 
 
-async def test_a_look_that_dies_leaves_everything_to_the_next(world):
+async def test_crashed_collection_leaves_everything_to_the_next(world):
     class Crash(BaseException):
         """The process ends here."""
 
@@ -116,23 +116,23 @@ async def test_a_look_that_dies_leaves_everything_to_the_next(world):
     assert (await collect(world)).messages == 1
 
 
-async def test_what_nobody_wants_to_hear_of_is_not_looked_at_again(world):
+async def test_events_without_a_matching_channel_are_processed_once(world):
     await fail(world)
     assert (await collect(world, lambda _: [])).rows == 1
     assert (await collect(world)).rows == 0
 
 
-async def test_what_is_older_than_an_hour_when_it_is_first_seen_is_not_told(world):
+async def test_events_older_than_an_hour_are_dropped(world):
     await fail(world, "old")
     world.clock.advance(HOUR + 1)
     await fail(world, "new")
     collected = await collect(world)
     assert (collected.rows, collected.dropped) == (2, 1)
-    assert about(await world.store.take_letter("ops")) == ["new"]
+    assert about(await world.store.take_message("ops")) == ["new"]
     assert (await collect(world)).rows == 0
 
 
-async def test_the_oldest_come_first_and_no_more_than_are_asked_for(world):
+async def test_oldest_events_are_collected_first_up_to_the_limit(world):
     for name in "abc":
         await fail(world, name)
     seen = []
@@ -140,64 +140,64 @@ async def test_the_oldest_come_first_and_no_more_than_are_asked_for(world):
     assert [(each.rows, each.is_full) for each in found] == [(2, True), (1, False)]
 
 
-async def test_what_comes_before_a_message_is_sent_joins_it(world):
+async def test_events_before_a_message_is_sent_join_it(world):
     for name in "ab":
         await fail(world, name)
         await collect(world)
-    letter = await world.store.take_letter("ops")
+    letter = await world.store.take_message("ops")
     assert about(letter) == ["a", "b"]
     await fail(world, "c")
-    await collect(world)  # the first is on its way: what it says stays
-    assert about(await world.store.take_letter("ops")) == ["c"]
+    await collect(world)  # the first is being sent: its content stays
+    assert about(await world.store.take_message("ops")) == ["c"]
 
 
-async def test_between_two_messages_of_a_channel_lies_the_time_it_asks_for(world):
+async def test_messages_of_a_channel_keep_its_interval(world):
     async def fail_and_collect(name):
         await fail(world, name)
         await collect(world, lambda found: to(("ops",), found, every=MINUTE))
 
     await fail_and_collect("a")
-    await world.store.settle_letter(await world.store.take_letter("ops"), DeliveryResult("sent"))
+    await world.store.record_delivery(await world.store.take_message("ops"), DeliveryResult("sent"))
     world.clock.advance(10_000)
     for name in "bc":
         await fail_and_collect(name)
-    assert await world.store.take_letter("ops") is None
+    assert await world.store.take_message("ops") is None
     world.clock.advance(MINUTE - 10_000)
-    assert about(await world.store.take_letter("ops")) == ["b", "c"]
+    assert about(await world.store.take_message("ops")) == ["b", "c"]
 
 
-async def test_a_clock_that_was_set_back_holds_no_message_up_for_longer(world):
-    await world.store.settle_letter(await a_letter(world), DeliveryResult("sent"))
+async def test_clock_moved_backward_delays_no_message_longer(world):
+    await world.store.record_delivery(await a_letter(world), DeliveryResult("sent"))
     world.clock.step(-24 * HOUR)
     await fail(world)
     await collect(world, lambda found: to(("ops",), found, every=MINUTE))
     world.clock.advance(MINUTE)
-    assert await world.store.take_letter("ops") is not None
+    assert await world.store.take_message("ops") is not None
 
 
-async def test_a_message_is_taken_by_one(world):
+async def test_message_is_taken_by_one_sender(world):
     second = await world.second()
     for _ in range(5):  # the first have to make their connections, and hardly meet
         await fail(world)
         await collect(world)
-        taken = await asyncio.gather(*(s.take_letter("ops") for s in (world.store, second) * 4))
+        taken = await asyncio.gather(*(s.take_message("ops") for s in (world.store, second) * 4))
         assert sum(letter is not None for letter in taken) == 1
 
 
-async def test_each_channel_has_its_own_messages(world):
+async def test_channels_have_separate_messages(world):
     await fail(world)
     await collect(world, lambda found: to(("ops", "team"), found))
     assert (await world.store.to_send(["ops", "team"])).channels == {"ops", "team"}
-    keys = {(await world.store.take_letter(name)).key for name in ("ops", "team")}
+    keys = {(await world.store.take_message(name)).key for name in ("ops", "team")}
     assert len(keys) == 2
 
 
-async def test_a_message_that_was_refused_comes_again_under_the_same_key(world):
+async def test_refused_message_is_sent_again_under_the_same_key(world):
     letter = await a_letter(world)
-    await world.store.settle_letter(letter, DeliveryResult("waiting", "busy", BACKOFF[0]))
-    assert await world.store.take_letter("ops") is None
+    await world.store.record_delivery(letter, DeliveryResult("waiting", "busy", BACKOFF[0]))
+    assert await world.store.take_message("ops") is None
     world.clock.advance(BACKOFF[0])
-    again = await world.store.take_letter("ops")
+    again = await world.store.take_message("ops")
     assert (again.key, again.attempt, again.bundle) == (letter.key, 2, letter.bundle)
 
 
@@ -209,55 +209,55 @@ async def test_a_message_that_was_refused_comes_again_under_the_same_key(world):
         (DeliveryResult("in_doubt", "no answer"), "notice.in_doubt"),
     ],
 )
-async def test_what_became_of_a_message_is_told_and_is_no_notice_itself(world, settled, event):
+async def test_delivery_result_is_an_event_without_a_notification(world, settled, event):
     letter = await a_letter(world)
-    await world.told()
-    assert await world.store.settle_letter(letter, settled)
-    (told,) = await world.told()
+    await world.new_events()
+    assert await world.store.record_delivery(letter, settled)
+    (told,) = await world.new_events()
     assert (told.name, told.channel, told.error) == (event, "ops", settled.error)
     assert await states(world) == {"ops": {settled.state: 1}}
     assert (await collect(world)).rows == 0
-    assert await world.store.take_letter("ops") is None
+    assert await world.store.take_message("ops") is None
 
 
-async def test_one_whose_sender_fell_silent_is_in_doubt_and_never_sent_again(world):
+async def test_message_of_a_silent_sender_is_in_doubt_and_never_sent_again(world):
     letter = await a_letter(world)
     world.clock.advance(2 * MINUTE - 1)
     assert not (await world.store.to_send(["ops"])).has_silent
-    assert await world.store.doubt_letters() == 0
+    assert await world.store.mark_in_doubt() == 0
     world.clock.advance(1)
     assert (await world.store.to_send([])).has_silent
-    await world.told()
-    assert await world.store.doubt_letters() == 1
-    (told,) = await world.told()
+    await world.new_events()
+    assert await world.store.mark_in_doubt() == 1
+    (told,) = await world.new_events()
     assert (told.name, told.level, told.message_id) == (
         "notice.in_doubt", "error", letter.message_id,
     )  # fmt: skip
     world.clock.advance(24 * HOUR)
-    assert await world.store.take_letter("ops") is None
-    assert await world.store.doubt_letters() == 0
+    assert await world.store.take_message("ops") is None
+    assert await world.store.mark_in_doubt() == 0
 
 
-async def test_a_sender_that_comes_back_late_says_what_became_of_it(world):
+async def test_late_sender_still_records_the_delivery(world):
     letter = await a_letter(world)
     world.clock.advance(3 * MINUTE)
-    await world.store.doubt_letters()
-    assert await world.store.settle_letter(letter, DeliveryResult("sent"))
+    await world.store.mark_in_doubt()
+    assert await world.store.record_delivery(letter, DeliveryResult("sent"))
     assert await states(world) == {"ops": {"sent": 1}}
-    assert not await world.store.settle_letter(letter, DeliveryResult("waiting"))
+    assert not await world.store.record_delivery(letter, DeliveryResult("waiting"))
 
 
 async def test_an_answer_to_an_earlier_attempt_changes_nothing(world):
     letter = await a_letter(world)
-    await world.store.settle_letter(letter, DeliveryResult("waiting"))
-    await world.store.take_letter("ops")
-    assert not await world.store.settle_letter(letter, DeliveryResult("sent"))
+    await world.store.record_delivery(letter, DeliveryResult("waiting"))
+    await world.store.take_message("ops")
+    assert not await world.store.record_delivery(letter, DeliveryResult("sent"))
     assert await states(world) == {"ops": {"sending": 1}}
 
 
-async def test_messages_go_with_the_history_but_for_those_on_their_way(world):
+async def test_messages_are_pruned_except_those_being_sent(world):
     sent = await a_letter(world)
-    await world.store.settle_letter(sent, DeliveryResult("sent"))
+    await world.store.record_delivery(sent, DeliveryResult("sent"))
     await a_letter(world)
     await fail(world)
     await collect(world, lambda found: to(("nobody",), found))
@@ -266,16 +266,16 @@ async def test_messages_go_with_the_history_but_for_those_on_their_way(world):
     assert await states(world) == {"ops": {"sending": 1}}
 
 
-async def test_a_database_that_was_put_back_gives_no_key_twice(world):
+async def test_restored_database_gives_no_message_key_twice(world):
     first = await a_letter(world)
     await world.close()
     again = "UPDATE outbox SET created_at = created_at + 1, due_at = 0, state = 'waiting'"
     world.database.tamper(again)
     await world.restart()
-    assert (await world.store.take_letter("ops")).key != first.key
+    assert (await world.store.take_message("ops")).key != first.key
 
 
-async def test_the_last_error_of_a_channel_is_kept(world):
-    await world.store.settle_letter(await a_letter(world), DeliveryResult("failed", "HTTP 404"))
+async def test_last_error_of_a_channel_is_stored(world):
+    await world.store.record_delivery(await a_letter(world), DeliveryResult("failed", "HTTP 404"))
     (row,) = await world.store.channels()
     assert (row.channel, row.error, row.sent_at) == ("ops", "HTTP 404", None)

@@ -8,6 +8,7 @@ import pytest
 from onbeat import InvalidSchedule
 from onbeat.core.decide.backfill import Add, Refuse, Revive
 from onbeat.core.decide.outcomes import UNREPORTED
+from onbeat.core.explain.attempts import UNLAUNCHED
 from onbeat.core.explain.why import explain
 from onbeat.core.notify.channels import BEGINNING
 from onbeat.core.runs.run import Accepted, Busy, Canceled, Failed, Gone, Lost, Succeeded, run_key
@@ -31,7 +32,7 @@ def ms(text):
 
 
 class TestGroups:
-    async def test_a_group_has_one_place_until_somebody_says_otherwise(self, world):
+    async def test_group_has_one_place_by_default(self, world):
         for name in ("a", "b", "c"):
             await world.define(name, group="gpu")
         await world.tick()
@@ -60,13 +61,13 @@ class TestGroups:
         await world.end(first, outcome)
         assert [a.request_id for a in await world.start()] == ["by-hand"]
 
-    async def test_one_that_was_accepted_keeps_its_place(self, world):
+    async def test_accepted_run_keeps_its_place_in_the_group(self, world):
         first = await world.going(group="gpu")
         await world.store.enqueue("report", request_id="by-hand")
         await world.end(first, Accepted("x1"))
         assert await world.start() == []
 
-    async def test_a_full_group_keeps_nobody_else_from_starting(self, world):
+    async def test_full_group_blocks_no_run_outside_it(self, world):
         for n in range(60):
             await world.define(f"a{n}", group="gpu")
         await world.define("z")
@@ -84,7 +85,7 @@ class TestGroups:
         (row,) = await world.rows()
         assert (row.grp, row.priority) == ("disk", 7)
 
-    async def test_those_with_the_highest_priority_start_first(self, world):
+    async def test_runs_with_the_highest_priority_start_first(self, world):
         for name, priority in (("low", -5), ("high", 9), ("plain", 0)):
             await world.define(name, priority=priority)
         await world.tick()
@@ -92,7 +93,7 @@ class TestGroups:
 
 
 class TestDeadlines:
-    async def test_one_that_waits_too_long_is_skipped_and_never_starts_later(self, world):
+    async def test_run_past_its_start_deadline_is_skipped_and_never_starts(self, world):
         await world.waiting(start_deadline="10m")
         world.clock.advance("10m")
         assert await world.start() == []
@@ -100,7 +101,7 @@ class TestDeadlines:
         assert (await world.row()).reason == "deadline"
         assert await world.store.expire(limit=10) == 0
 
-    async def test_it_is_next_due_when_its_deadline_is(self, world):
+    async def test_next_due_includes_the_start_deadline(self, world):
         await world.waiting(start_deadline="10m")
         assert await world.store.next_due(after=world.clock.now()) == ms("13:10")
 
@@ -155,16 +156,16 @@ class TestAccepted:
         assert row.deadline_at == world.clock.now() + 3_600_000
         assert "run.accepted" in await world.names_told()
 
-    async def test_a_timeout_says_how_long(self, world):
+    async def test_accepted_run_is_awaited_for_its_timeout(self, world):
         await world.end(await world.going(timeout="5m"), Accepted())
         assert (await world.row()).deadline_at == ms("13:05")
 
-    async def test_what_is_not_heard_of_has_failed_and_is_in_nobodys_way(self, world):
+    async def test_unreported_run_has_failed_and_blocks_no_other(self, world):
         await world.end(await world.going(timeout="30m"), Accepted())
         await world.tick()
         assert await world.runs("status reason") == [("FAILED", "timeout"), ("ENQUEUED", None)]
 
-    async def test_until_then_it_is_in_the_way(self, world):
+    async def test_accepted_run_blocks_the_next_until_its_deadline(self, world):
         await world.end(await world.going(timeout="2h"), Accepted())
         await world.tick()
         assert await world.runs("status reason") == [("STARTED", None), ("SKIPPED", "overlap")]
@@ -210,7 +211,7 @@ class TestAccepted:
         await world.store.report(attempt.run_id, Succeeded())
         assert (await world.store.overview()).awaited == []
 
-    async def test_its_end_is_told_by_its_id(self, world):
+    async def test_accepted_run_is_reported_by_its_id(self, world):
         attempt = await world.going()
         await world.end(attempt, Accepted())
         row = await world.store.report(attempt.run_id, Succeeded({"rows": 3}))
@@ -219,7 +220,7 @@ class TestAccepted:
         with pytest.raises(RunIsOver, match="is SUCCESS: nothing was changed"):
             await world.store.report(attempt.run_id, BROKEN)
 
-    async def test_its_end_is_told_by_its_key_even_before_it_was_said_to_be_accepted(self, world):
+    async def test_run_is_reported_by_its_key_even_before_it_was_accepted(self, world):
         await world.register(offers=frozenset({"http"}))
         await world.waiting(run={"http": "http://127.0.0.1/run"})
         attempt = await world.start_one()
@@ -229,14 +230,14 @@ class TestAccepted:
         with pytest.raises(NoSuchRun):
             await world.store.report("no such key", Succeeded())
 
-    async def test_its_target_may_tell_that_it_has_begun_and_what_it_calls_it(self, world):
+    async def test_target_may_report_the_start_and_an_external_id(self, world):
         attempt = await world.going()
         await world.end(attempt, Accepted())
         before = await world.row()
         assert (
             await world.store.report(attempt.run_id, Accepted())
         ).updated_at == before.updated_at
-        for _ in range(2):  # the same again is no news
+        for _ in range(2):  # a repeated report emits no event
             row = await world.store.report(attempt.run_id, Accepted("x1"))
             assert (row.status, row.external_id) == ("STARTED", "x1")
         assert (await world.names_told()).count("run.named") == 1
@@ -246,7 +247,7 @@ class TestAccepted:
             await world.store.report(attempt.run_id, Accepted("x3"))
         assert (await world.row()).external_id == "x2"
 
-    async def test_a_name_that_was_told_before_it_was_accepted_is_kept(self, world):
+    async def test_external_id_reported_before_acceptance_is_kept(self, world):
         await world.register(offers=frozenset({"http"}))
         await world.waiting(run={"http": "http://127.0.0.1/run"})
         attempt = await world.start_one()
@@ -254,19 +255,19 @@ class TestAccepted:
         await world.end(attempt, Accepted())
         assert await world.runs("status external_id") == [("STARTED", "x1")]
 
-    async def test_a_failure_that_is_reported_is_tried_again(self, world):
+    async def test_reported_failure_is_retried(self, world):
         attempt = await world.going(retry=["1m"])
         await world.end(attempt, Accepted())
         await world.store.report(attempt.run_id, BROKEN)
         assert (await world.row()).status == "ENQUEUED"
 
-    async def test_what_a_node_has_is_not_for_others_to_tell_of(self, world):
+    async def test_run_held_by_a_node_cannot_be_reported(self, world):
         attempt = await world.going()
         with pytest.raises(RunIsHeld, match="which tells of its end"):
             await world.store.report(attempt.run_id, Succeeded())
         assert (await world.row()).status == "STARTED"
 
-    async def test_a_node_that_leaves_takes_nothing_of_it_along(self, world):
+    async def test_accepted_run_stays_when_its_node_leaves(self, world):
         await world.end(await world.going(timeout="3h"), Accepted())
         await world.restart()
         assert (await world.row()).status == "STARTED"
@@ -280,7 +281,7 @@ class TestSwitches:
             ({"run": {"command": ["true"], "enabled": False}}, "disabled_target"),
         ],
     )
-    async def test_what_waits_when_it_is_switched_off_does_not_start(self, world, off, reason):
+    async def test_waiting_run_of_a_disabled_schedule_does_not_start(self, world, off, reason):
         first = await world.going(overlap="queue")
         await world.tick()
         await world.define(overlap="queue", **off)
@@ -288,7 +289,7 @@ class TestSwitches:
         assert await world.start() == []
         assert (await world.runs("status reason"))[1] == ("SKIPPED", reason)
 
-    async def test_a_further_attempt_says_that_it_is_one(self, world):
+    async def test_retry_is_triggered_by_retry(self, world):
         attempt = await world.going(retry=["1m"])
         assert attempt.triggered_by == "timer"
         await world.end(attempt, BROKEN)
@@ -307,7 +308,7 @@ class TestOutcomes:
         row = (await world.rows())[0]
         assert (row.status, row.attempt, row.deferrals) == ("ENQUEUED", 4, 3)
 
-    async def test_a_target_that_is_gone_is_not_asked_again(self, world):
+    async def test_missing_target_is_not_retried(self, world):
         await world.end(await world.going(retry=["1m"]), Gone("it was taken away"))
         assert await world.runs("status reason error") == [
             ("FAILED", "invalid_target", "it was taken away")
@@ -315,19 +316,19 @@ class TestOutcomes:
 
 
 class TestCanceling:
-    async def test_one_that_waits_is_canceled_at_once(self, world):
+    async def test_waiting_run_is_canceled_immediately(self, world):
         await world.waiting()
         row = await world.store.cancel((await world.row()).run_id, note="not today")
         assert (row.status, row.reason, row.error) == ("CANCELED", "canceled", "not today")
         assert await world.start() == []
 
-    async def test_one_that_was_claimed_cannot_be_announced_any_more(self, world):
+    async def test_canceled_claimed_run_cannot_be_announced(self, world):
         await world.waiting()
         (claimed,) = await world.claim()
         await world.store.cancel(claimed.run_id)
         assert await world.announce([claimed]) == []
 
-    async def test_a_started_one_is_asked_to_end_and_its_node_hears_of_it(self, world):
+    async def test_cancellation_of_a_started_run_is_requested_from_its_node(self, world):
         attempt = await world.going(retry=["1m"])
         assert (await world.store.cancel(attempt.run_id)).status == "STARTED"
         assert await world.store.to_end(world.node) == [(attempt.run_id, attempt.fence)]
@@ -337,17 +338,17 @@ class TestCanceling:
         assert await world.runs("status reason") == [("CANCELED", "canceled")]
 
     @pytest.mark.parametrize("outcome", [BROKEN, Busy("not now", 1000)])
-    async def test_one_that_was_asked_to_end_is_not_tried_again(self, world, outcome):
+    async def test_run_with_a_cancellation_request_is_not_retried(self, world, outcome):
         attempt = await world.going(retry=["1m"])
         await world.store.cancel(attempt.run_id)
         await world.end(attempt, outcome)
         assert (await world.row()).finished_at is not None
 
-    async def test_one_that_was_asked_to_end_and_never_launched_has_ended(self, world):
+    async def test_unlaunched_run_with_a_cancellation_request_is_canceled(self, world):
         attempt = await world.going()
         await world.store.cancel(attempt.run_id)
         await world.store.hand_back([attempt])
-        assert await world.runs("status reason") == [("CANCELED", "canceled")]
+        assert await world.runs("status reason error") == [("CANCELED", "canceled", UNLAUNCHED)]
 
     async def test_the_next_in_the_queue_has_its_turn(self, world):
         await world.going(overlap="queue")
@@ -359,14 +360,14 @@ class TestCanceling:
             ("STARTED", None), ("CANCELED", None), ("ENQUEUED", 1),
         ]  # fmt: skip
 
-    async def test_one_that_was_accepted_is_over_at_once(self, world):
+    async def test_accepted_run_is_canceled_immediately(self, world):
         attempt = await world.going()
         await world.end(attempt, Accepted())
         row = await world.store.cancel(attempt.run_id)
         assert row.status == "CANCELED"
-        assert "its target was not told" in row.error
+        assert "its target had accepted it and was not notified" in row.error
 
-    async def test_what_is_over_is_refused(self, world):
+    async def test_cancellation_of_an_ended_run_is_refused(self, world):
         attempt = await world.going()
         await world.end(attempt)
         with pytest.raises(RunIsOver):
@@ -376,9 +377,9 @@ class TestCanceling:
 
 
 class TestReplacing:
-    async def test_the_running_one_is_asked_to_end_and_the_newest_takes_its_place(self, world):
+    async def test_running_run_is_replaced_by_the_newest(self, world):
         first = await world.going(overlap="replace")
-        assert (await world.tick()).asks
+        assert (await world.tick()).has_cancel_requests
         await world.tick()
         assert await world.runs("status reason") == [
             ("STARTED", "superseded"), ("SKIPPED", "superseded"), ("ENQUEUED", None),
@@ -388,14 +389,14 @@ class TestReplacing:
         assert [a.run_at for a in await world.start()] == [at("15:00")]
         assert (await world.rows())[0].reason == "superseded"
 
-    async def test_one_that_was_only_claimed_is_replaced_at_once(self, world):
+    async def test_claimed_run_is_replaced_immediately(self, world):
         await world.waiting(overlap="replace")
         (claimed,) = await world.claim()
         await world.tick()
         assert await world.announce([claimed]) == []
         assert [a.run_at for a in await world.start()] == [at("14:00")]
 
-    async def test_a_lost_one_that_was_asked_to_end_is_not_started_again(self, world):
+    async def test_lost_run_with_a_cancellation_request_is_not_restarted(self, world):
         first = await world.going(overlap="replace", on_lost="retry")
         await world.tick()
         await world.end(first, Lost())
@@ -403,7 +404,7 @@ class TestReplacing:
 
 
 class TestFollowing:
-    async def test_a_success_gives_its_follower_a_tick_at_once(self, world):
+    async def test_success_gives_its_follower_a_tick_immediately(self, world):
         await world.store.upsert(
             [a_schedule("b", after={"schedule": "a", "outcome": "success"}), a_schedule("a")]
         )
@@ -426,14 +427,14 @@ class TestFollowing:
         assert (row.tick_count, row.first_run_at) == (3, None)
 
     @pytest.mark.parametrize("outcome", [Canceled("asked"), Busy("not now", 5000), Accepted()])
-    async def test_what_has_not_ended_by_itself_causes_nothing(self, world, outcome):
+    async def test_canceled_or_skipped_run_causes_no_tick(self, world, outcome):
         after = {"schedule": "a", "outcome": "completion"}
         await world.store.upsert([a_schedule("b", after=after), a_schedule("a")])
         await world.tick()
         await world.end(await world.start_one(), outcome)
         assert (await world.schedule("b")).next_run_at is None
 
-    async def test_its_own_success_sets_it_going_again(self, world):
+    async def test_schedule_follows_its_own_success(self, world):
         await world.define(any=[{"daily": "13:00"}, {"after": {"success": "10m"}}])
         await world.tick()
         await world.end(await world.start_one())
@@ -448,8 +449,8 @@ class TestFollowing:
             await world.store.upsert(chain)
         assert await world.store.schedules() == []
 
-    async def test_what_is_not_there_cannot_be_followed(self, world):
-        with pytest.raises(InvalidSchedule, match="'gone', which is not there"):
+    async def test_missing_schedule_cannot_be_followed(self, world):
+        with pytest.raises(InvalidSchedule, match="'gone', which does not exist"):
             await world.define(after={"schedule": "gone", "outcome": "success"})
 
     async def test_events_of_a_pause_fall_into_it(self, world):
@@ -469,7 +470,7 @@ class TestFollowing:
         await world.restart()
         assert (await world.schedule()).next_run_at == at("12:00") + 30
 
-    async def test_a_run_that_is_lost_sets_its_followers_going(self, world):
+    async def test_lost_run_causes_ticks_of_its_followers(self, world):
         after = {"schedule": "a", "outcome": "failure"}
         await world.store.upsert([a_schedule("b", after=after), a_schedule("a")])
         await world.tick()
@@ -482,7 +483,7 @@ class TestFollowing:
 
 
 class TestPausing:
-    async def test_until_then_and_goes_on_by_itself(self, world):
+    async def test_pause_with_an_end_is_resumed_automatically(self, world):
         await world.define()
         assert await world.store.pause("report", note="holiday", until=ms("14:30"))
         row = await world.schedule()
@@ -502,7 +503,7 @@ class TestPausing:
         assert await world.runs("run_at reason") == [(at("13:00"), "paused"), (at("14:00"), None)]
 
     @pytest.mark.parametrize("by_hand", [True, False])
-    async def test_what_was_planned_after_its_end_is_missed_and_caught_up(self, world, by_hand):
+    async def test_tick_after_the_end_of_a_pause_is_missed_and_caught_up(self, world, by_hand):
         await world.define()
         await world.store.pause("report", until=ms("13:30"))
         world.clock.advance("5h")
@@ -529,7 +530,7 @@ class TestPausing:
         await world.tick("150m")
         assert not (await world.schedule()).paused
 
-    async def test_it_may_be_made_longer_or_endless(self, world):
+    async def test_pause_can_be_extended_or_made_endless(self, world):
         await world.define()
         await world.store.pause("report", until=ms("14:30"))
         assert await world.store.pause("report", until=ms("15:30"))
@@ -538,7 +539,7 @@ class TestPausing:
         await world.tick("5h")
         assert (await world.schedule()).paused
 
-    async def test_so_many_failures_in_a_row_pause_it(self, world):
+    async def test_consecutive_failures_pause_a_schedule(self, world):
         await world.define(pause_after=2)
         for _ in range(2):
             await world.tick()
@@ -548,7 +549,7 @@ class TestPausing:
         await world.store.resume("report")
         assert (await world.schedule()).consecutive_failures == 0
 
-    async def test_failures_whose_retries_never_had_their_turn_count_as_well(self, world):
+    async def test_failures_without_their_retries_count_for_pause_after(self, world):
         await world.define(pause_after=2, retry=["3h"])
         for _ in range(3):
             await world.tick()
@@ -557,14 +558,14 @@ class TestPausing:
 
 
 class TestConditions:
-    async def test_one_whose_condition_does_not_hold_is_skipped(self, world):
+    async def test_run_with_a_condition_that_does_not_hold_is_skipped(self, world):
         await world.waiting(when={"command": ["false"]})
         (claimed,) = await world.claim()
         assert claimed.when.fields == {"command": ["false"]}
         await world.store.skip_condition([claimed])
         assert await world.runs("status reason") == [("SKIPPED", "condition")]
 
-    async def test_what_is_not_the_nodes_any_more_is_left_alone(self, world):
+    async def test_run_no_longer_held_by_the_node_is_not_skipped(self, world):
         await world.waiting(when={"command": ["false"]})
         (claimed,) = await world.claim()
         await world.store.hand_back([claimed])
@@ -587,14 +588,14 @@ class TestRendering:
         rows = await world.rows()
         assert rows[0].rendered == {"command": ["echo", "2026-01-01 none"]}
 
-    async def test_inputs_given_by_hand_are_taken_as_they_are(self, world):
+    async def test_manual_inputs_are_not_rendered(self, world):
         run = {"command": ["true"], "inputs": {"day": "{{ date }}", "text": "plain"}}
         await world.define(run=run)
         await world.store.enqueue("report", request_id="x", inputs={"text": "{{ date }}"})
         attempt = await world.start_one()
         assert attempt.inputs == {"day": "2026-01-01", "text": "{{ date }}"}
 
-    async def test_no_answer_of_a_target_is_taken_for_a_reference_to_a_secret(self, world):
+    async def test_answer_of_a_target_is_never_a_secret_reference(self, world):
         await world.register(offers=frozenset({"http"}))
         headers = {"X-Last": "{{ last.result }}", "Authorization": "${env:TOKEN}"}
         await world.waiting(run={"http": "http://127.0.0.1/", "headers": headers})
@@ -603,7 +604,7 @@ class TestRendering:
         found = (await world.start_one()).target.fields["headers"]
         assert found == {"X-Last": "$ {env:TOKEN}", "Authorization": "${env:TOKEN}"}
 
-    async def test_no_answer_of_a_target_names_a_file_of_secrets(self, world):
+    async def test_answer_of_a_target_never_names_a_secret_file(self, world):
         await world.register(offers=frozenset({"command"}))
         env = {"LAST": "{{ last.result }}", "LOW": "{{ last.result | lower }}", "OWN": "secret://a"}
         await world.waiting(run={"command": ["echo", "{{ last.result }}"], "env": env})
@@ -644,7 +645,7 @@ class TestBackfill:
         assert (row.status, row.reason, row.blocked_by) == ("ENQUEUED", None, None)
         assert "run.backfilled" in await world.names_told()
 
-    async def test_what_ran_waits_or_is_undecided_is_refused(self, world):
+    async def test_backfill_refuses_ticks_that_ran_wait_or_are_undecided(self, world):
         first = await world.going(overlap="queue")
         await world.tick()
         await world.end(first)
@@ -697,7 +698,7 @@ class TestBackfill:
         assert await self.covered(world) == (10, [])
         assert {row.status for row in await world.rows()} == {"ENQUEUED"}
 
-    async def test_no_more_than_a_hundred_wait_at_a_time(self, world):
+    async def test_backfill_has_at_most_a_hundred_waiting_runs(self, world):
         await world.define(every="1m")
         done = await self.fill(world, "09:00", "11:59")
         assert (done.enqueued, done.waiting) == (100, 100)
@@ -706,7 +707,7 @@ class TestBackfill:
         )
         assert (again.enqueued, again.following) == (0, done.following)
 
-    async def test_they_run_one_after_another_and_ticks_go_before_them(self, world):
+    async def test_backfill_runs_one_after_another_behind_ticks(self, world):
         await world.define()
         await self.fill(world, "10:00", "12:00")
         assert [a.run_at for a in await world.start()] == [at("10:00")]
@@ -719,13 +720,13 @@ class TestBackfill:
         (row,) = [row for row in await world.rows() if row.status == "STARTED"]
         return attempt_at(row)
 
-    async def test_no_pause_holds_them(self, world):
+    async def test_backfill_runs_during_a_pause(self, world):
         await world.define()
         await world.store.pause("report")
         await self.fill(world, "10:00", "10:00")
         assert len(await world.start()) == 1
 
-    async def test_what_is_forgotten_is_refused(self, world):
+    async def test_backfill_refuses_ticks_before_the_history(self, world):
         await world.going()
         await world.end(await self.started(world))
         world.clock.advance("1h")
@@ -739,17 +740,17 @@ class TestBackfill:
     async def test_a_preview_changes_nothing(self, world):
         await self.paused_from_13_to_22(world)
         before = await world.rows()
-        await world.told()
+        await world.new_events()
         found = await world.store.preview_backfill(
             "report", first=at("12:00"), last=at("22:00"), limit=100
         )
         assert [type(choice) for choice in found] == [Add] * 10 + [Revive]
         assert await world.rows() == before
-        assert await world.told() == []
+        assert await world.new_events() == []
 
 
 class TestWhy:
-    async def test_a_start_by_hand_is_told_of_at_its_instant_and_as_the_latest(self, world):
+    async def test_why_explains_a_manual_run_at_its_instant_and_as_the_latest(self, world):
         await world.define(every="1h")
         world.clock.advance("30m")
         await world.store.enqueue("report", request_id="me")
@@ -791,7 +792,7 @@ class TestWhy:
         found = explain(await world.store.facts("report", None))
         assert (found.at, found.kind) == (at("13:00"), "ran")
 
-    async def test_who_waits_for_a_place_hears_who_has_it(self, world):
+    async def test_why_names_the_runs_that_hold_the_places_of_a_group(self, world):
         await world.define("a", group="gpu")
         await world.define("b", group="gpu")
         await world.tick()

@@ -19,8 +19,9 @@ from onbeat.ports.store import Finished
 from onbeat.stores.postgres.store import PostgresStore
 from onbeat.testing import ManualClock, a_schedule
 from tests.postgres import shared_server
-from tests.stores.conftest import Postgres, World, a_node, planned
+from tests.stores.conftest import Postgres, StoreHarness, a_node, planned
 
+pytestmark = pytest.mark.postgres
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 CONFIG = """
 [databases]
@@ -92,7 +93,7 @@ class Pooled(Postgres):
 @pytest.fixture
 def world(runner, pooler):
     database = Pooled(pooler)
-    world = World(database)
+    world = StoreHarness(database)
     runner.run(world.open())
     runner.run(world.register())
     yield world
@@ -136,7 +137,7 @@ async def test_several_clients_share_what_the_pooler_has(world):
     assert sorted(await world.runs("schedule_id status")) == [(name, "SUCCESS") for name in names]
 
 
-async def test_what_is_set_for_a_transaction_is_gone_after_it(world):
+async def test_transaction_settings_end_with_the_transaction(world):
     await world.define()
     store = await PostgresStore.open(world.database.url, clock=ManualClock())
     found = await store._threads.use(lambda c: c.execute("SHOW search_path").fetchone())
@@ -145,7 +146,7 @@ async def test_what_is_set_for_a_transaction_is_gone_after_it(world):
 
 
 async def test_a_node_that_leaves_listens_nowhere(world):
-    """A pooler gives its connections to others, who would be told what they did not ask for."""
+    """A pooler passes its connections to other clients, which would receive our notifications."""
     store = await world.second()
     await store.register(a_node("other"))
     world._opened.remove(store)

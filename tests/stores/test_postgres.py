@@ -20,16 +20,21 @@ from onbeat.stores.postgres.migrations import MIGRATIONS
 from onbeat.stores.postgres.notify import NotifyListener
 from onbeat.stores.postgres.store import PostgresStore
 from onbeat.testing import a_schedule
+from tests.inside import in_transaction
 from tests.postgres import Server, new_folder
 from tests.stores.conftest import Postgres, a_node, planned
+from tests.waiting import await_condition, until
 
-pytestmark = pytest.mark.parametrize("world", [Postgres], indirect=True)
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.parametrize("world", [Postgres], indirect=True),
+]
 
 MINUTE, HOUR = 60_000, 3_600_000
 
 
 class Held:
-    """A plan function that stops in the middle of its batch, until it is let go."""
+    """A plan function that blocks in the middle of its batch until it is released."""
 
     def __init__(self):
         self.is_inside, self.may_go = threading.Event(), threading.Event()
@@ -41,7 +46,7 @@ class Held:
 
 
 async def inside_a_batch(store, **given):
-    """Have a store begin to plan; return once it holds its rows, with what lets it go on."""
+    """Start planning; return once the rows are locked, with the blocked plan function."""
     held = Held()
     planning = asyncio.create_task(store.plan_due(held, limit=100, **given))
     assert await asyncio.to_thread(held.is_inside.wait, 5)
@@ -59,7 +64,7 @@ async def test_any_number_of_nodes_may_join(world):
     assert [(row.node_id, row.roles) for row in rows] == [("node-1", {"plan", "run"}), ("other", {"plan"})]  # fmt: skip
 
 
-async def test_what_one_planner_has_in_its_hands_another_leaves_alone_and_takes_the_rest(world):
+async def test_planner_skips_due_rows_locked_by_another(world):
     beside = await world.second()
     await world.define("a")
     world.clock.advance("1h")
@@ -79,12 +84,15 @@ async def test_a_planner_that_stalls_gives_its_rows_back_and_commits_nothing(wor
     await world.define("a")
     world.clock.advance("1h")
     limit = {"idle_in_transaction_session_timeout": "200"}
-    begin = database._beginning("READ COMMITTED READ WRITE", database.SETTINGS | limit)
-    monkeypatch.setattr(database, "TO_WRITE", begin)
+    begin = database._begin_statement("READ COMMITTED READ WRITE", database.SETTINGS | limit)
+    monkeypatch.setattr(database, "BEGIN_WRITE", begin)
     planning, held = await inside_a_batch(world.store, node=world.node, slots=10)
-    assert (await beside.plan_due(planned, limit=100)).ticks == 0
-    await asyncio.sleep(0.4)
-    assert (await beside.plan_due(planned, limit=100)).ticks == 1
+
+    async def given_back():
+        return (await beside.plan_due(planned, limit=100)).ticks
+
+    assert await given_back() == 0
+    assert await until(given_back) == 1
     held.may_go.set()
     with pytest.raises(StoreFailed):
         await planning
@@ -125,12 +133,10 @@ async def test_two_nodes_never_claim_the_same_run(world):
 
 
 def until_a_lock_is_waited_for(world):
-    """Return when a call waits for an advisory lock, or after five seconds."""
-    until = time.monotonic() + 5
-    sql = "SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'advisory'"
+    """Return when a call waits for a lock."""
+    sql = "SELECT 1 FROM pg_locks WHERE NOT granted"
     with psycopg.connect(world.database.url, autocommit=True) as connection:
-        while connection.execute(sql).fetchone() is None and time.monotonic() < until:
-            time.sleep(0.01)
+        await_condition(lambda: connection.execute(sql).fetchone())
 
 
 async def test_the_gate_closes_when_it_is_held_and_not_when_that_was_asked_for(world):
@@ -149,7 +155,7 @@ async def test_the_gate_closes_when_it_is_held_and_not_when_that_was_asked_for(w
     assert facts.gate_closed_at == world.clock.now()
 
 
-async def test_run_ids_are_nobody_else_s(world):
+async def test_run_ids_are_unique(world):
     beside = await world.second()
     await world.define()
     stores = [world.store, beside] * 20
@@ -169,14 +175,14 @@ async def test_a_node_with_older_zone_data_plans_nothing(world):
         await world.store.register(a_node("older"))
 
 
-async def test_newer_zone_data_waits_for_who_is_planning_and_then_holds_for_all(world):
+async def test_newer_zone_data_waits_for_planners_and_then_applies_to_all(world):
     beside = await world.second()
     await world.define(cron="0 * * * *", timezone="Europe/Berlin")
     world.clock.advance("1h")
     world.database.tamper("UPDATE meta SET value = '1999a' WHERE name = 'tz'")
     planning, held = await inside_a_batch(world.store)
     joining = asyncio.create_task(beside.register(a_node("newer")))
-    await asyncio.sleep(0.1)
+    await asyncio.to_thread(until_a_lock_is_waited_for, world)
     assert not joining.done()
     held.may_go.set()
     assert (await planning).ticks == 1
@@ -202,24 +208,24 @@ async def silent_holder(world, **fields):
 
 async def test_runs_of_a_silent_node_are_decided_by_another(world):
     gone, attempt = await silent_holder(world)
-    await world.told()
+    await world.new_events()
     assert await world.store.rescue(world.node) == RescueResult(lost=1)
     assert await world.store.rescue(world.node) is None
     assert await world.runs("status reason") == [("FAILED", "lost")]
-    assert NodeLost("gone", "here", lost=1) in await world.told()
+    assert NodeLost("gone", "here", lost=1) in await world.new_events()
     assert await world.end(attempt) == [], "its fence is old"
     assert not (await world.store.heartbeat(gone)).is_known
 
 
-async def test_a_node_is_not_silent_before_its_lease_is_over(world):
+async def test_node_is_not_silent_before_its_lease_expires(world):
     gone, _ = await silent_holder(world)
     world.clock.step(-2)
     assert await world.store.rescue(world.node) is None
     assert (await world.store.heartbeat(gone)).is_known
 
 
-async def test_a_silent_node_s_run_stands_in_nobody_s_way(world):
-    """It is decided before the next tick is judged, even if nobody has looked for silent nodes."""
+async def test_run_of_a_silent_node_blocks_no_other(world):
+    """It is decided before the next tick is judged, even before any rescue."""
     await silent_holder(world)
     world.clock.advance("1h")
     await world.plan()
@@ -236,7 +242,7 @@ async def test_a_silent_node_starts_nothing_once_others_have_decided(world):
     assert (found.ticks, list(found.attempts)) == (1, [])
 
 
-async def test_a_rescue_waits_for_nobody_and_loses_nothing(world):
+async def test_rescue_skips_locked_nodes_and_loses_nothing(world):
     """A silent node that is just planning keeps its row: it is given up a moment later."""
     gone, _ = await silent_holder(world, overlap="allow")
     world.clock.advance("1h")
@@ -248,7 +254,7 @@ async def test_a_rescue_waits_for_nobody_and_loses_nothing(world):
     assert await world.runs("status") == ["FAILED", "FAILED"]
 
 
-async def test_what_a_node_knows_nothing_of_is_freed(world):
+async def test_runs_unknown_to_their_node_are_freed(world):
     """It was started by a call whose answer did not come."""
     node = a_node("node", lease=6_000)
     await world.store.register(node)
@@ -266,7 +272,7 @@ async def test_what_a_node_knows_nothing_of_is_freed(world):
 
 
 async def test_a_node_that_leaves_waits_for_its_own_calls(world):
-    """A call that it has given up may still be under way, and give it runs: nobody would know."""
+    """A call that the node has given up may still be under way, and claim runs for it."""
     leaving = a_node("leaving")
     beside = await world.second()
     await beside.register(leaving)
@@ -274,7 +280,7 @@ async def test_a_node_that_leaves_waits_for_its_own_calls(world):
     world.clock.advance("1h")
     planning, held = await inside_a_batch(beside, node=leaving, slots=10)
     gone = asyncio.create_task(world.store.unregister(leaving))
-    await asyncio.sleep(0.1)
+    await asyncio.to_thread(until_a_lock_is_waited_for, world)
     assert not gone.done()
     held.may_go.set()
     assert len((await planning).attempts) == 1
@@ -283,7 +289,7 @@ async def test_a_node_that_leaves_waits_for_its_own_calls(world):
     assert await world.runs("status reason") == [("FAILED", "lost")]
 
 
-async def test_runs_of_a_node_that_nobody_knows_are_decided_by_whoever_joins(world):
+async def test_runs_of_an_unregistered_node_are_decided_at_registration(world):
     await world.going()
     world.database.tamper("DELETE FROM nodes")
     assert await world.store.register(a_node("next")) == RescueResult(lost=1)
@@ -300,9 +306,7 @@ def broken_connection(self, query, params=None, **options):
 
 
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
-async def test_whatever_the_database_has_set_tables_are_made_once_and_commits_last(
-    world, isolation
-):
+async def test_tables_are_created_once_and_commits_are_durable_with_any_settings(world, isolation):
     url = world.database.server.new_database()
     with psycopg.connect(url, autocommit=True) as connection:
         name = connection.info.dbname
@@ -311,8 +315,8 @@ async def test_whatever_the_database_has_set_tables_are_made_once_and_commits_la
         )
         connection.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
     stores = await asyncio.gather(*(PostgresStore.open(url, clock=world.clock) for _ in range(4)))
-    (durable,) = await stores[0]._threads.write(
-        lambda tx: tx.one("SELECT current_setting('synchronous_commit')")
+    (durable,) = await in_transaction(
+        stores[0], lambda tx: tx.one("SELECT current_setting('synchronous_commit')")
     )
     for store in stores:
         await store.close()
@@ -324,7 +328,7 @@ async def test_whatever_the_database_has_set_tables_are_made_once_and_commits_la
 async def test_definitions_are_remembered_by_several_threads(world, monkeypatch):
     """One forgets them all while another waits for those that it did not know."""
     known = transaction.TransactionCache()
-    monkeypatch.setattr(transaction, "MOST_KNOWN", 0)
+    monkeypatch.setattr(transaction, "MOST_DEFINITIONS", 0)
 
     class Slow:
         def all(self, sql, bindings):
@@ -337,9 +341,9 @@ async def test_definitions_are_remembered_by_several_threads(world, monkeypatch)
     assert known.definitions(Slow(), keys) == {"a": "says a", "b": "says b"}
 
 
-async def test_a_node_hears_that_it_is_to_stop(world):
+async def test_node_is_notified_of_a_request_to_stop(world):
     assert await world.store.ask_to_stop([world.node.node_id, "nobody"]) == 1
-    assert (await world.store.heartbeat(world.node)).is_asked_to_stop
+    assert (await world.store.heartbeat(world.node)).is_stop_requested
     assert [row.is_stopping for row in await world.store.nodes()] == [True]
 
 
@@ -372,7 +376,7 @@ async def test_a_connection_that_breaks_in_the_middle_fails_the_call_alone(world
 async def test_hints_come_again_after_a_connection_broke_and_nothing_is_left_of_it(
     world, monkeypatch
 ):
-    monkeypatch.setattr(NotifyListener, "AGAIN", 0.01)
+    monkeypatch.setattr(NotifyListener, "RETRY_AFTER", 0.01)
     listens, beside = await world.second(), world.store
     await listens.register(a_node("listens"))
     await world.define()
@@ -386,8 +390,8 @@ async def test_hints_come_again_after_a_connection_broke_and_nothing_is_left_of_
     assert not any(connection.closed for connection in watched)
 
 
-async def test_a_store_that_closes_holds_nobody_up(world):
-    """A call that is still under way takes its time; whatever else the program does goes on."""
+async def test_closing_store_blocks_no_other(world):
+    """A pending call takes its time, and other work of the program continues."""
     store = await world.second()
     world._opened.remove(store)
     slow = asyncio.create_task(store._threads.use(lambda c: c.execute("SELECT pg_sleep(0.3)")))
@@ -422,7 +426,7 @@ async def test_a_server_that_does_not_answer_is_given_up(world, monkeypatch):
     await store.close()
 
 
-async def test_an_unanswered_commit_is_told_as_one(world, monkeypatch):
+async def test_unanswered_commit_raises_store_in_doubt(world, monkeypatch):
     """The connection breaks when the commit is on its way: it happened, or it did not."""
     execute = database.DeadlineCursor.execute
 
@@ -440,7 +444,7 @@ async def test_an_unanswered_commit_is_told_as_one(world, monkeypatch):
     assert len(await world.store.schedules()) == 1
 
 
-async def test_a_deadlock_with_somebody_else_is_tried_again(world, monkeypatch):
+async def test_call_in_a_deadlock_is_retried(world, monkeypatch):
     await world.store.upsert([a_schedule("a"), a_schedule("b")])
     calls = []
 
@@ -450,7 +454,7 @@ async def test_a_deadlock_with_somebody_else_is_tried_again(world, monkeypatch):
             raise psycopg.errors.DeadlockDetected("simulated")
         return len(calls)
 
-    assert await world.store._threads.write(clash_once) == 2
+    assert await in_transaction(world.store, clash_once) == 2
 
 
 async def test_the_clock_is_the_database_s(world):
@@ -474,7 +478,7 @@ async def test_two_that_come_first_make_the_tables_once(world):
     world.database.server.drop_database(url)
 
 
-async def test_what_is_listed_in_pages_is_ordered_by_bytes_whatever_the_database_sorts_by(world):
+async def test_pages_are_ordered_by_bytes_with_any_collation(world):
     """Callers compare names by their bytes: `list_dags` ends where a prefix does."""
     paged = {("documents", "name"), ("schedules", "schedule_id"), ("tokens", "token_id")}
     with psycopg.connect(world.database.url) as connection:
@@ -487,12 +491,12 @@ async def test_what_is_listed_in_pages_is_ordered_by_bytes_whatever_the_database
 
 async def test_tables_of_a_newer_onbeat_are_refused(world):
     world.database.tamper("UPDATE meta SET value = '999' WHERE name = 'schema'")
-    with pytest.raises(StoreUnusable, match=rf"newer Onbeat \(schema 999, this one knows {len(MIGRATIONS)}\)"):  # fmt: skip
+    with pytest.raises(StoreUnusable, match=rf"newer Onbeat \(schema 999, this version supports {len(MIGRATIONS)}\)"):  # fmt: skip
         await world.second()
     world.database.tamper(f"UPDATE meta SET value = '{len(MIGRATIONS)}' WHERE name = 'schema'")
 
 
-async def test_a_user_who_may_not_make_the_schema_is_told_so(world):
+async def test_user_without_the_right_to_create_the_schema_is_refused(world):
     url = world.database.server.new_database()
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("DROP ROLE IF EXISTS guest")
@@ -509,18 +513,18 @@ async def test_a_user_who_may_not_make_the_schema_is_told_so(world):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (("/onbeat_", "/no_such_"), "does not exist .createdb"),
+        (("/onbeat_", "/no_such_"), "does not exist .create what is missing with createdb"),
         (("onbeat@", "nobody_here@"), "does not exist"),
         (("127.0.0.1", "no-such-host.invalid"), "cannot be reached"),
-        (("postgresql://", "postgresql://%zz"), "cannot be read"),
+        (("postgresql://", "postgresql://%zz"), "cannot be parsed"),
     ],
 )
-async def test_a_wrong_address_says_what_is_wrong(world, change, told):
+async def test_wrong_address_is_refused_with_a_hint(world, change, told):
     with pytest.raises((StoreUnusable, StoreFailed), match=told):
         await PostgresStore.open(world.database.url.replace(*change), clock=world.clock)
 
 
-async def test_nobody_listens_at_a_port(world):
+async def test_closed_port_is_reported_as_unreachable(world):
     with closing(socket.socket()) as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"postgresql://ada:s3cret@127.0.0.1:{taken.getsockname()[1]}/onbeat"
@@ -540,7 +544,7 @@ async def test_nobody_listens_at_a_port(world):
         "postgresql://ada:s3cret@127.0.0.1:1/onbeat",
     ],
 )
-async def test_no_error_quotes_a_password(world, url):
+async def test_errors_never_quote_a_password(world, url):
     with pytest.raises((StoreUnusable, StoreFailed)) as refused:
         await PostgresStore.open(url)
     told = str(refused.value)
@@ -550,7 +554,7 @@ async def test_no_error_quotes_a_password(world, url):
 
 async def test_an_old_server_is_refused(world, monkeypatch):
     monkeypatch.setattr(tables, "OLDEST", 99)
-    with pytest.raises(StoreUnusable, match=r"is PostgreSQL 1[0-9]: Onbeat needs 99 or newer"):
+    with pytest.raises(StoreUnusable, match=r"is PostgreSQL 1[0-9]: Onbeat requires 99 or newer"):
         await PostgresStore.open(world.database.url)
 
 
@@ -582,17 +586,17 @@ async def test_an_event_is_of_when_it_was_written_however_long_its_transaction_t
     began = on_its_own_clock.clock.now()
 
     def slowly(tx):
-        time.sleep(0.3)
-        tx.tell(NodeLost("node-9", "nine"))
+        time.sleep(0.09)
+        tx.emit(NodeLost("node-9", "nine"))
 
-    await on_its_own_clock._threads.write(slowly)
-    assert (await on_its_own_clock.events(after=0))[-1].at >= began + 300
+    await in_transaction(on_its_own_clock, slowly)
+    assert (await on_its_own_clock.events(after=0))[-1].at >= began + 90
 
 
 async def test_an_event_is_of_when_it_was_written_by_the_clock_of_a_test_too(world):
     def slowly(tx):
         world.clock.advance("20s")
-        tx.tell(NodeLost("node-9", "nine"))
+        tx.emit(NodeLost("node-9", "nine"))
 
-    await world.store._threads.write(slowly)
+    await in_transaction(world.store, slowly)
     assert (await world.store.events(after=0))[-1].at == world.clock.now()

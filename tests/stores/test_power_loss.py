@@ -170,7 +170,7 @@ def _state(store):
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_what_was_acknowledged_survives(disk, tmp_path, seed):
+def test_acknowledged_writes_survive_power_loss(disk, tmp_path, seed):
     cut_short, noted, found, intact = played(_life_and_death(disk, tmp_path, seed))
     assert intact == "ok"
     if cut_short:  # the call that was not answered may have happened, or not

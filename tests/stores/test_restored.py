@@ -1,4 +1,4 @@
-"""A backup that was put back: what was planned since is missed, and nothing of it runs."""
+"""A restored backup: ticks planned since it was made are missed, and do not run."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from onbeat.core.runs.run import Accepted, Failed, Succeeded
 from onbeat.core.triggers.past import Past
 from onbeat.errors import StoreHeld, StoreUnusable
 from onbeat.events import NodeStarted, RunSkipped, StoreRestored
-from onbeat.stores.sql.restored import AT_ONCE, IDS_LEFT_OUT
+from onbeat.stores.sql.restored import BATCH, IDS_LEFT_OUT
 from onbeat.testing import a_schedule
 from tests.stores.conftest import Postgres, a_node
 
@@ -21,7 +21,7 @@ async def restore(world, *, later=True):
     """Do as `onbeat up --restored` does, in a process that finds the others gone."""
     await world.reopen()
     node = a_node("the-next")
-    await world.store.hold(node)
+    await world.store.acquire(node)
     following = ""
     while following is not None:
         following = await world.store.record_gap(after=following)
@@ -48,7 +48,7 @@ async def test_the_ticks_of_the_gap_are_one_missed_range_and_do_not_run(world):
 
 
 @pytest.mark.parametrize("catchup", ["once", "all", "spread", "none"])
-async def test_it_is_so_whatever_catchup_says(world, catchup):
+async def test_gap_is_missed_with_any_catchup(world, catchup):
     await world.define(catchup=catchup)
     world.clock.advance("3h")
     await restore(world)
@@ -65,7 +65,7 @@ async def test_a_tick_after_the_gap_runs_as_ever(world):
     assert attempt.run_at == world.clock.now() // 1000
 
 
-async def test_what_waited_is_skipped_since_it_may_have_run(world):
+async def test_waiting_run_of_a_backup_is_skipped(world):
     await world.waiting()
     await restore(world)
     assert await nothing_starts(world)
@@ -73,7 +73,7 @@ async def test_what_waited_is_skipped_since_it_may_have_run(world):
     assert (row.status, row.reason, row.error) == ("SKIPPED", "missed", RESTORED)
 
 
-async def test_what_was_asked_for_by_hand_is_skipped_too(world):
+async def test_waiting_manual_run_of_a_backup_is_skipped(world):
     await world.define()
     await world.store.enqueue("report", request_id="by-hand")
     await restore(world)
@@ -81,14 +81,14 @@ async def test_what_was_asked_for_by_hand_is_skipped_too(world):
     assert await world.runs("status reason") == [("SKIPPED", "missed")]
 
 
-async def test_what_was_claimed_and_not_announced_is_skipped(world):
+async def test_claimed_run_of_a_backup_is_skipped(world):
     await world.waiting()
     await world.claim()
     await restore(world)
     assert await world.runs("status reason leased_by") == [("SKIPPED", "missed", None)]
 
 
-async def test_a_queue_is_over_as_a_whole(world):
+async def test_whole_queue_of_a_backup_is_skipped(world):
     await world.going(overlap="queue")
     await world.tick()
     await world.tick()
@@ -110,7 +110,7 @@ async def test_a_run_that_waited_for_a_retry_has_failed(world):
 
 
 @pytest.mark.parametrize("on_lost", ["fail", "retry"])
-async def test_what_had_started_is_lost_and_not_tried_again(world, on_lost):
+async def test_started_run_of_a_backup_is_lost_and_not_retried(world, on_lost):
     await world.going(on_lost=on_lost, retry=["30s", "2m"])
     await restore(world)
     world.clock.advance("5m")
@@ -120,7 +120,7 @@ async def test_what_had_started_is_lost_and_not_tried_again(world, on_lost):
     assert (await world.schedule()).consecutive_failures == 1
 
 
-async def test_what_a_target_had_accepted_is_lost(world):
+async def test_accepted_run_of_a_backup_is_lost(world):
     await world.end(await world.going(), Accepted("elsewhere"))
     await restore(world)
     assert await world.runs("status reason") == [("FAILED", "lost")]
@@ -158,7 +158,7 @@ async def test_a_tick_that_followed_an_event_is_missed_once_its_time_is_past(wor
 async def test_the_tick_of_an_earlier_start_is_missed_and_this_start_has_its_own(world):
     await world.define(startup="1m")
     await world.reopen()
-    await world.register()  # a start, which the backup tells of
+    await world.register()  # a start, which is in the backup
     world.clock.advance("1h")
     await restore(world)
     assert await nothing_starts(world)
@@ -192,7 +192,7 @@ async def test_a_tick_that_was_due_before_its_time_is_of_the_gap(world):
     assert await nothing_starts(world)
 
 
-async def test_a_pause_goes_on_and_its_ticks_stay_its_own(world):
+async def test_pause_continues_through_a_gap_and_keeps_its_ticks(world):
     await world.define()
     await world.store.pause("report")
     world.clock.advance("3h")
@@ -203,7 +203,7 @@ async def test_a_pause_goes_on_and_its_ticks_stay_its_own(world):
     assert await world.runs("status reason tick_count") == [("SKIPPED", "paused", 3)]
 
 
-async def test_a_pause_that_ended_in_the_gap_is_over_and_what_came_after_it_missed(world):
+async def test_pause_that_ended_in_the_gap_is_resumed_and_later_ticks_are_missed(world):
     await world.define()
     await world.store.pause("report", until=world.clock.now() + 2 * HOUR + 1000)
     world.clock.advance("5h")
@@ -228,18 +228,20 @@ async def test_numbers_of_events_leave_out_as_many(world):
     assert await world.store.newest_event() > before + IDS_LEFT_OUT
 
 
-async def test_it_is_told_once_and_before_any_node_joins(world):
+async def test_restored_event_is_written_once_before_any_node_joins(world):
     await world.define()
     world.clock.advance("2h")
-    await world.told()
+    await world.new_events()
     await restore(world)
     told = [
-        e for e in await world.told() if isinstance(e, (StoreRestored, RunSkipped, NodeStarted))
+        e
+        for e in await world.new_events()
+        if isinstance(e, (StoreRestored, RunSkipped, NodeStarted))
     ]
     assert [event.name for event in told] == ["store.restored", "run.skipped", "node.started"]
 
 
-async def test_why_says_that_a_backup_was_put_back(world):
+async def test_why_names_the_restored_backup(world):
     await world.define()
     world.clock.advance("5h")
     at = world.clock.now() // 1000 - 7200
@@ -264,30 +266,30 @@ async def test_notices_of_the_backup_are_in_doubt_and_not_sent_again(world):
 
 
 async def test_a_great_many_schedules_are_done_in_steps(world, monkeypatch):
-    monkeypatch.setattr("onbeat.stores.sql.restored.AT_ONCE", 2)
+    monkeypatch.setattr("onbeat.stores.sql.restored.BATCH", 2)
     for name in "abcde":
         await world.define(name)
     world.clock.advance("1h")
     await world.reopen()
-    await world.store.hold(a_node("the-next"))
+    await world.store.acquire(a_node("the-next"))
     steps = [""]
     while steps[-1] is not None:
         steps.append(await world.store.record_gap(after=steps[-1]))
     assert steps == ["", "b", "d", None]
     assert sorted(await world.runs("schedule_id")) == list("abcde")
-    assert AT_ONCE == 500
+    assert BATCH == 500
 
 
 async def test_a_node_does_not_join_while_only_a_part_is_recorded(world, monkeypatch):
-    monkeypatch.setattr("onbeat.stores.sql.restored.AT_ONCE", 2)
+    monkeypatch.setattr("onbeat.stores.sql.restored.BATCH", 2)
     for name in "abc":
         await world.define(name)
     world.clock.advance("1h")
     await world.reopen()
     node = a_node("the-next")
-    await world.store.hold(node)
+    await world.store.acquire(node)
     assert await world.store.record_gap() == "b"
-    with pytest.raises(StoreUnusable, match="--restored does the rest"):
+    with pytest.raises(StoreUnusable, match="--restored completes it"):
         await world.store.register(node)
     ids = (await world.rows())[-1].run_id
     await restore(world)  # once more, from the beginning
@@ -295,7 +297,7 @@ async def test_a_node_does_not_join_while_only_a_part_is_recorded(world, monkeyp
     assert await world.runs("schedule_id reason") == [(name, "missed") for name in "abc"]
 
 
-async def test_it_is_refused_while_another_node_is_up(world):
+async def test_record_gap_is_refused_while_another_node_is_up(world):
     await world.define()
     world.clock.advance("1h")
     if isinstance(world.database, Postgres):

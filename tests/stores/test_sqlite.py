@@ -20,6 +20,7 @@ from onbeat.stores.sqlite.database import APPLICATION
 from onbeat.stores.sqlite.migrations import MIGRATIONS
 from onbeat.stores.sqlite.store import SqliteStore, who_holds
 from onbeat.testing import ManualClock, a_schedule
+from tests.inside import in_transaction
 
 NODE = Node("node-1", "here", frozenset({"command"}))
 
@@ -49,7 +50,7 @@ class TestTheFile:
         await store.upsert([a_schedule()])
         await store.close()
 
-    def test_it_is_for_its_owner_only(self, path):
+    def test_database_file_is_readable_by_its_owner_only(self, path):
         asyncio.run(self.make(path))
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -63,7 +64,7 @@ class TestTheFile:
         asyncio.run(self.make(path))
         assert asyncio.run(again()) == ["a-schedule"]
 
-    def test_it_is_written_ahead_and_waits_for_the_disk(self, path):
+    def test_database_uses_wal_and_full_synchronous(self, path):
         async def ask():
             store = await opened(path, inline=True)
             connection = store._worker._connection
@@ -76,8 +77,8 @@ class TestTheFile:
     @pytest.mark.parametrize(
         ("statement", "said"),
         [
-            ("PRAGMA user_version = 999", "newer Onbeat (schema 999, this one knows"),
-            ("PRAGMA application_id = 7", "a database of something else"),
+            ("PRAGMA user_version = 999", "newer Onbeat (schema 999, this version supports"),
+            ("PRAGMA application_id = 7", "a database of another application"),
         ],
     )
     def test_a_file_of_another_kind_is_refused(self, path, statement, said):
@@ -86,12 +87,12 @@ class TestTheFile:
         with pytest.raises(StoreUnusable, match=said.replace("(", r"\(")):
             asyncio.run(opened(path))
 
-    def test_a_file_that_is_no_database_is_refused(self, path):
+    def test_file_that_is_not_a_database_is_refused(self, path):
         path.write_bytes(b"not a database, but long enough to look like one" * 100)
         with pytest.raises(StoreUnusable, match="is not a database, or is damaged"):
             asyncio.run(opened(path))
 
-    def test_a_folder_that_is_not_there_is_said(self, tmp_path):
+    def test_missing_folder_is_reported(self, tmp_path):
         with pytest.raises(StoreUnusable, match="does not exist"):
             asyncio.run(opened(tmp_path / "no" / "onbeat.db"))
 
@@ -102,7 +103,7 @@ class TestTheFile:
         database.close()
 
     @pytest.mark.parametrize("version", range(1, len(MIGRATIONS)))
-    def test_an_older_file_is_brought_up_to_date_and_goes_on(self, path, version):
+    def test_older_file_is_migrated_and_keeps_its_state(self, path, version):
         noon = parse_instant("2026-01-01T12:00:00Z")
         old = apsw.Connection(str(path))
         for script in MIGRATIONS[:version]:
@@ -162,7 +163,7 @@ class TestTheFile:
 
         assert asyncio.run(revisions()) == {1: 3, 2: 2, 3: 2}
 
-    def test_its_tables_are_those_of_the_design(self, path):
+    def test_sqlite_tables_are_those_of_the_design(self, path):
         asyncio.run(self.make(path))
         database = apsw.Connection(str(path))
         tables = {
@@ -178,7 +179,7 @@ class TestTheFile:
 
 
 class TestAFullDisk:
-    def test_nothing_changes_and_it_goes_on_when_there_is_room(self, path):
+    def test_full_disk_changes_nothing_and_writes_resume_with_space(self, path):
         async def play():
             store = await opened(path, inline=True)
             await store.upsert([a_schedule("small")])
@@ -199,7 +200,7 @@ class TestAFullDisk:
 
 
 class TestTheLock:
-    def test_a_second_node_is_told_who_holds_it(self, path):
+    def test_second_node_is_refused_with_the_holder(self, path):
         async def play():
             first, second = await opened(path), await opened(path)
             await first.register(NODE)
@@ -223,8 +224,8 @@ class TestTheWriter:
         async def play():
             store = await opened(path)
             commits = []
-            await store._worker.write(
-                lambda tx: tx.connection.set_commit_hook(lambda: commits.append(1) or False)
+            await in_transaction(
+                store, lambda tx: tx.connection.set_commit_hook(lambda: commits.append(1) or False)
             )
             await asyncio.gather(*(store.upsert([a_schedule(f"s-{i}")]) for i in range(200)))
             found = len(await store.schedules())
@@ -248,7 +249,7 @@ class TestTheWriter:
         assert isinstance(found[1], NoSuchSchedule)
         assert rows == ["a", "b"]
 
-    def test_whoever_asked_is_answered_even_if_the_call_died(self, path):
+    def test_caller_is_answered_even_if_its_call_crashed(self, path):
         class Died(BaseException):
             pass
 
@@ -290,7 +291,7 @@ class TestTheWriter:
             asked = asyncio.ensure_future(store.upsert([a_schedule()]))
             await asyncio.sleep(0)
             asked.cancel()
-            rows = await store._worker.write(lambda tx: tx.all("SELECT 1 FROM schedules"))
+            rows = await in_transaction(store, lambda tx: tx.all("SELECT 1 FROM schedules"))
             await store.close()
             return len(rows)
 
@@ -336,7 +337,7 @@ class TestZoneData:
 
         assert asyncio.run(play()) == [(1_767_340_800, "catchup")]
 
-    def test_older_data_plans_nothing_and_says_so(self, path):
+    def test_older_zone_data_plans_nothing_and_is_reported(self, path):
         async def play():
             clock = ManualClock()
             await self.with_stored(path, clock, "2999.1")
@@ -377,7 +378,7 @@ def test_a_year_without_a_scheduler_starts_within_two_seconds(path):
     assert sum(run.tick_count for run in runs if run.schedule_id == "s-0") == 365 * 86_400
 
 
-def test_reasons_of_a_dead_node_are_told(path):
+def test_reasons_of_a_dead_node_are_recorded(path):
     async def play():
         clock = ManualClock()
         store = await opened(path, clock, inline=True)
@@ -385,8 +386,9 @@ def test_reasons_of_a_dead_node_are_told(path):
         await store.upsert([a_schedule()])
         clock.advance("1h")
         await store.plan_due(planned, limit=9, node=NODE, slots=9)
-        found = await store._worker.write(
-            lambda tx: nodes.register(tx, Node("node-2", "here", NODE.offers), RescueResult())
+        found = await in_transaction(
+            store,
+            lambda tx: nodes.register(tx, Node("node-2", "here", NODE.offers), RescueResult()),
         )
         (run,) = await store.runs()
         await store.close()

@@ -52,7 +52,7 @@ async def test_a_run_longer_than_three_times_its_p99_is_stuck(world):
     assert [run.run_id for run in stuck] == [attempt.run_id]
 
 
-async def test_it_is_marked_once_whoever_looks_and_however_often(world):
+async def test_stuck_run_is_marked_once_by_any_node(world):
     await world.define(warn_after="1m")
     await begin(world)
     world.clock.advance(2 * MINUTE)
@@ -113,7 +113,7 @@ async def test_short_runs_are_not_stuck_within_seconds(world):
     assert len(await events_of(world, RunStuck)) == 1
 
 
-async def test_warn_after_says_so_in_place_of_the_past(world):
+async def test_warn_after_replaces_the_limit_from_past_runs(world):
     await world.define(warn_after="2h")
     await ran(world, SECOND, ENOUGH)
     await begin(world)
@@ -126,7 +126,7 @@ async def test_warn_after_says_so_in_place_of_the_past(world):
     assert (found.rule, found.limit) == ("warn_after", 2 * HOUR)
 
 
-async def test_all_runs_in_flight_are_looked_at_page_by_page(world):
+async def test_all_runs_in_flight_are_checked_in_pages(world):
     for n in range(5):
         await world.define(f"s{n}", warn_after="1m")
     await world.tick()

@@ -37,7 +37,7 @@ async def test_an_id_is_given_once(world):
     assert await world.names_told() == ["token.created"]
 
 
-async def test_a_token_lets_nobody_in_from_the_moment_it_expires(world):
+async def test_token_is_invalid_from_the_moment_it_expires(world):
     await world.store.add_token(a_token(expires_at=world.clock.now() + MINUTE), "digest")
     world.clock.advance(MINUTE - 1)
     assert await world.store.token_of("digest") is not None
@@ -73,13 +73,13 @@ async def test_a_link_that_has_expired_opens_nothing(world):
     assert await open_session(world.store) is None
 
 
-async def test_a_token_is_no_link(world):
+async def test_token_is_not_a_link(world):
     await world.store.add_token(a_token(expires_at=world.clock.now() + MINUTE), "digest")
     assert await open_session(world.store, link="digest") is None
 
 
 @pytest.mark.parametrize("n", range(5))
-async def test_of_two_who_come_with_one_link_at_once_one_gets_a_session(world, n):
+async def test_link_used_twice_concurrently_opens_one_session(world, n):
     await world.store.add_token(a_link(world), "code")
     others = [await world.second() for _ in range(3)]
     found = await asyncio.gather(
@@ -102,13 +102,13 @@ async def test_links_and_sessions_that_have_expired_are_forgotten(world):
     assert [row.kind for row in await world.store.tokens()] == ["token"]
 
 
-async def test_events_tell_who_gave_what_and_never_a_secret(world):
+async def test_token_events_name_the_creator_and_never_a_secret(world):
     store, until = world.store.as_caller("cli:me"), world.clock.now() + MINUTE
     await store.add_token(a_token(owner="ann"), "digest-of-token")
     await store.add_token(a_link(world), "digest-of-link")
     await open_session(store, "digest-of-link", "digest-of-session")
     await store.revoke_token("ci")
-    told = await world.told()
+    told = await world.new_events()
     assert told == [
         TokenCreated("ci", "token", "operate", "ann", by="cli:me"),
         TokenCreated("link:1", "link", "operate", expires_at=until, by="cli:me"),
@@ -118,7 +118,7 @@ async def test_events_tell_who_gave_what_and_never_a_secret(world):
     assert "digest-of" not in str(told)
 
 
-async def test_the_owner_of_some_schedules_hears_nothing_of_tokens(world):
+async def test_owner_of_schedules_sees_no_token_events(world):
     await world.store.add_token(a_token(owner="ann"), "digest")
     assert await world.store.as_caller("", only_of="ann").events() == []
 

@@ -31,7 +31,7 @@ def small_batches(monkeypatch):
 
 
 async def with_older_data(world, moved, *, digests_of=None, restart=True):
-    """Have the due rows of schedules be of older data: at other times, where `moved` says so."""
+    """Make the due rows of schedules those of older data, moved to the times of `moved`."""
     await world.close()
     world.database.tamper("UPDATE meta SET value = '1999a' WHERE name = 'tz'")
     world.database.tamper("DELETE FROM meta WHERE name = 'tz_zones'")
@@ -68,7 +68,7 @@ async def test_due_row_of_older_data_is_computed_anew_before_it_is_decided(world
     await world.define("a")
     await world.define("berlin", **BERLIN)
     await with_older_data(world, {"berlin": at("12:30")})
-    await world.tick("45m")  # the older data said 12:30
+    await world.tick("45m")  # by the older data it is due at 12:30
     assert await world.runs("run_at", "berlin") == []
     assert (await next_ticks(world))["berlin"] == at("13:30")
     await world.tick("45m")
@@ -86,7 +86,7 @@ async def test_tick_that_moves_to_an_earlier_time_is_followed_in_time(world, sma
     assert await world.runs("run_at triggered_by", "berlin") == [(at("13:30"), "timer")]
 
 
-async def test_what_is_due_soon_is_followed_before_the_node_plans(world, monkeypatch):
+async def test_due_rows_of_the_next_hours_are_followed_before_the_node_plans(world, monkeypatch):
     monkeypatch.setattr(zone_data, "AT_ONCE", 1)
     for name in ("a", "b", "c"):
         await world.define(name)
@@ -169,7 +169,7 @@ async def test_nothing_is_recorded_at_a_time_of_older_data(world, small_batches,
     assert await world.runs("run_at status", "berlin") == []
 
 
-async def test_zones_whose_rules_did_not_change_are_passed_over(world, small_batches):
+async def test_zones_with_unchanged_rules_are_skipped(world, small_batches):
     await world.define("a")
     await world.define("berlin", **BERLIN)
     await world.define("tokyo", **TOKYO)

@@ -28,7 +28,7 @@ class Commands(RecordingLauncher):
         self._real.check(target)
 
 
-class World:
+class SystemHarness:
     """The fixtures of a test of a system."""
 
     def __init__(self, folder):
@@ -57,4 +57,4 @@ class World:
 
 @pytest.fixture
 def world(tmp_path):
-    return World(tmp_path)
+    return SystemHarness(tmp_path)

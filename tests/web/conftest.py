@@ -1,4 +1,4 @@
-"""One API for the tests of a module; each has its own schedules in it."""
+"""One API for all tests of a module; each test uses schedules of its own."""
 
 import pytest
 

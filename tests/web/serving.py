@@ -1,4 +1,4 @@
-"""A real API for tests: a node with its door and server, on loopback, in a thread of its own."""
+"""A real API for tests: a node with its HTTP server, on loopback, in a thread."""
 
 import asyncio
 import threading
@@ -14,12 +14,12 @@ from onbeat.web.api_server import ApiServer
 
 @dataclass
 class Api:
-    """An API that is up, and how to ask it."""
+    """A running API, and methods to call it."""
 
     beat: Onbeat
     front: ApiServer
     loop: asyncio.AbstractEventLoop
-    admin: str  # the secret of a token with every right
+    admin: str  # the secret of a token with scope admin
     client: httpx.Client
     tokens: dict = field(default_factory=dict)
 
@@ -28,18 +28,18 @@ class Api:
         return self.front.settings.api_url
 
     def do(self, coroutine):
-        """Run a coroutine where the node is, and return its result."""
+        """Run a coroutine in the event loop of the node, and return its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(30)
 
     def token(self, scope, owner=""):
-        """Return the secret of a token with these rights."""
+        """Return the secret of a new token with these rights."""
         if (scope, owner) not in self.tokens:
             made = self.beat.service.tokens.create(f"{scope}-{owner or 'all'}", scope, owner)
             self.tokens[scope, owner] = self.do(made)[1]
         return self.tokens[scope, owner]
 
     def ask(self, method, path, body=None, *, token=None, headers=None, **options):
-        """Ask for something under /api/v1, as an admin unless another token is given."""
+        """Send a request under /api/v1, by default with the token of an admin."""
         told = {"Authorization": f"Bearer {token or self.admin}", **(headers or {})}
         if body is not None:
             options["json"] = body
@@ -64,7 +64,7 @@ class Api:
 
 @contextmanager
 def serving(folder, *, node=True, **settings):
-    """Start a node with an API on a database in a folder, and stop it in the end."""
+    """Run a node with an API on a database in a folder."""
     given = Settings(
         **{
             "database": f"sqlite:///{folder}/onbeat.db",
@@ -72,7 +72,7 @@ def serving(folder, *, node=True, **settings):
             "output": f"{folder}/output",
             "rate_limit": 100_000,
             "stop_grace": 0,
-            "sessions_url": "http://127.0.0.1:9",  # where nobody is
+            "sessions_url": "http://127.0.0.1:9",  # where no server listens
             "sessions_folder": f"{folder}/schedule",
             "flows_exposes": f"{folder}/exposes",
             "flows_log_file": "",
@@ -89,7 +89,7 @@ def serving(folder, *, node=True, **settings):
         try:
             if node:
                 await beat.begin(client=False)
-            # There is a token, so that no first one is written to a file wherever tests are run.
+            # With a token, no first token is created and written to the working directory.
             name = f"test-admin-{front.settings.listen_at[1]}"
             _, secret = await beat.service.tokens.create(name, "admin")
             await front.start(beat)
@@ -103,7 +103,7 @@ def serving(folder, *, node=True, **settings):
     def run():
         try:
             asyncio.run(live())
-        except BaseException as failed:  # noqa: BLE001 - whoever waits is to have it
+        except BaseException as failed:  # noqa: BLE001 - re-raised by the waiting test
             held["failed"] = failed
             started.set()
 

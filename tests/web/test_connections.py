@@ -1,4 +1,4 @@
-"""Connections: so many at most, none on which nothing is asked, and files left for runs."""
+"""Limits of connections: their number, the timeout without a request, and files left for runs."""
 
 import asyncio
 import resource
@@ -12,21 +12,29 @@ from onbeat.app.settings import Settings
 from onbeat.web import server
 from onbeat.web.security.tls import ssl_context
 from onbeat.web.server import HttpServer, bind, most_connections
-from tests.web.door.test_tls import Authority
+from tests.web.security.test_tls import Authority
 
 ASKED = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 SOON = 0.3
 
 
+async def let_pass(seconds):
+    """Set the clock of the event loop forward, and let it do what is due by then."""
+    loop = asyncio.get_running_loop()
+    now = loop.time
+    loop.time = lambda: now() + seconds
+    await asyncio.sleep(0.02)
+
+
 async def hello(scope, receive, send):
-    """Say hello, whatever is asked, without having read it all."""
+    """Respond with hello without reading the whole request."""
     if scope["type"] == "lifespan":
         while (await receive())["type"] != "lifespan.shutdown":
             await send({"type": "lifespan.startup.complete"})
         await send({"type": "lifespan.shutdown.complete"})
         return
     if scope["path"] == "/slow":
-        await asyncio.sleep(3 * SOON)
+        await let_pass(3 * SOON)
     headers = [(b"content-length", b"5")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b"hello"})
@@ -34,7 +42,7 @@ async def hello(scope, receive, send):
 
 @asynccontextmanager
 async def listening(tls=None, most=None, **limits):
-    """Serve that; yield where."""
+    """Serve it; yield the address."""
     bound = bind("127.0.0.1", 0, most=most)
     there = bound.getsockname()
     serving = HttpServer(hello, bound, tls, **limits)
@@ -46,7 +54,7 @@ async def listening(tls=None, most=None, **limits):
 
 
 async def answers(there):
-    """Return whether somebody who connects now is answered."""
+    """Return whether a new connection gets a response."""
     reader, writer = await asyncio.open_connection(*there)
     try:
         with suppress(ConnectionError):
@@ -58,7 +66,7 @@ async def answers(there):
 
 
 async def closed_after(reader):
-    """Return after how many seconds the other side closes a connection."""
+    """Return after how many seconds the server closes a connection."""
     begin = asyncio.get_running_loop().time()
     with suppress(ConnectionError):
         async with asyncio.timeout(10):
@@ -67,9 +75,9 @@ async def closed_after(reader):
     return asyncio.get_running_loop().time() - begin
 
 
-def test_beyond_so_many_connections_each_is_closed_at_once_until_one_goes():
+def test_connections_beyond_the_limit_are_closed_until_one_ends():
     async def connect():
-        async with listening(most=3, asks_within=30) as there:
+        async with listening(most=3, request_within=30) as there:
             silent = [await asyncio.open_connection(*there) for _ in range(3)]
             for _ in range(5):
                 assert not await answers(there)
@@ -82,9 +90,9 @@ def test_beyond_so_many_connections_each_is_closed_at_once_until_one_goes():
 
 
 @pytest.mark.parametrize("begin", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: a\r\n"])
-def test_who_connects_and_does_not_ask_is_sent_away(begin):
+def test_connection_without_a_request_is_closed(begin):
     async def connect():
-        async with listening(asks_within=SOON) as there:
+        async with listening(request_within=SOON) as there:
             reader, writer = await asyncio.open_connection(*there)
             writer.write(begin)
             assert SOON / 2 < await closed_after(reader) < 5
@@ -93,9 +101,9 @@ def test_who_connects_and_does_not_ask_is_sent_away(begin):
     asyncio.run(connect())
 
 
-def test_who_asks_byte_by_byte_has_no_more_time_for_it():
+def test_sending_byte_by_byte_does_not_extend_the_timeout():
     async def connect():
-        async with listening(asks_within=SOON) as there:
+        async with listening(request_within=SOON) as there:
             reader, writer = await asyncio.open_connection(*there)
 
             async def drip():
@@ -112,16 +120,16 @@ def test_who_asks_byte_by_byte_has_no_more_time_for_it():
 
 
 @pytest.mark.parametrize("sent", [b"G", b"x"], ids=["a request", "what is left of a body"])
-def test_who_was_answered_and_begins_again_has_as_long(sent):
+def test_second_request_of_a_connection_has_the_same_timeout(sent):
     first = ASKED if sent == b"G" else b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\n"
 
     async def connect():
-        async with listening(asks_within=SOON) as there:
+        async with listening(request_within=SOON) as there:
             reader, writer = await asyncio.open_connection(*there)
             writer.write(first)
             async with asyncio.timeout(5):
                 await reader.readuntil(b"hello")
-            await asyncio.sleep(2 * SOON)  # who was answered may think for longer
+            await let_pass(2 * SOON)  # who was answered may think for longer
             writer.write(sent)
             assert SOON / 2 < await closed_after(reader) < 5
             writer.close()
@@ -129,9 +137,9 @@ def test_who_was_answered_and_begins_again_has_as_long(sent):
     asyncio.run(connect())
 
 
-def test_who_has_asked_may_wait_for_the_answer():
+def test_timeout_does_not_apply_while_a_response_is_computed():
     async def connect():
-        async with listening(asks_within=SOON) as there:
+        async with listening(request_within=SOON) as there:
             reader, writer = await asyncio.open_connection(*there)
             for _ in range(2):
                 writer.write(ASKED.replace(b"/ ", b"/slow ", 1))
@@ -142,13 +150,13 @@ def test_who_has_asked_may_wait_for_the_answer():
     asyncio.run(connect())
 
 
-def test_a_connection_that_is_never_secured_is_closed_and_counted(tmp_path):
+def test_connection_without_a_tls_handshake_is_counted_and_closed(tmp_path):
     authority = Authority(tmp_path, "ours")
     cert, key = authority.certificate("server")
     tls = ssl_context(Settings(tls_cert=cert, tls_key=key))
 
     async def connect():
-        async with listening(tls, most=1, asks_within=SOON) as there:
+        async with listening(tls, most=1, request_within=SOON) as there:
             reader, silent = await asyncio.open_connection(*there)
             other, writer = await asyncio.open_connection(*there)
             assert await closed_after(other) < SOON / 2
@@ -168,12 +176,12 @@ def test_a_connection_that_is_never_secured_is_closed_and_counted(tmp_path):
     ("files", "most"),
     [(64, 16), (1024, 256), (10**6, 1000), (resource.RLIM_INFINITY, 1000), (2, 1)],
 )
-def test_most_files_are_left_for_runs(monkeypatch, files, most):
+def test_connections_leave_most_open_files_to_runs(monkeypatch, files, most):
     monkeypatch.setattr(server.resource, "getrlimit", lambda _: (files, files))
     assert most_connections() == most
 
 
-def test_that_is_how_it_is_served_unless_something_else_is_asked_for(monkeypatch):
+def test_server_has_the_default_limit_of_connections(monkeypatch):
     monkeypatch.setattr(server, "most_connections", lambda: 2)
 
     async def connect():

@@ -1,4 +1,4 @@
-"""Pages of origins that an operator has named use the API with a token; those of others do not."""
+"""CORS: pages of the configured origins use the API with a token; those of others cannot."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def allowed(answer):
 
 
 def raw(api, method, path, **headers):
-    """Ask without a token, unless one is among the headers."""
+    """Send a request without a token, unless one is among the headers."""
     return httpx.request(method, f"{api.url}{path}", headers=headers)
 
 
@@ -90,7 +90,7 @@ def test_every_route_for_programs_can_be_used_by_pages(api):
     ["https://evil.example", "http://chat.example.com", "https://chat.example.com:444", "null",
      "https://chat.example.com.evil.example", "https://xchat.example.com", f"{APP}/", APP.upper()],
 )  # fmt: skip
-def test_origin_that_is_not_named_gets_no_permission(api, origin):
+def test_unknown_origin_gets_no_permission(api, origin):
     for method, headers in (("OPTIONS", PREFLIGHT), ("GET", {}), ("PUT", {})):
         token = {"Authorization": f"Bearer {api.admin}"} if method != "OPTIONS" else {}
         answer = raw(api, method, "/api/schedule/x", Origin=origin, **headers, **token)
@@ -110,7 +110,7 @@ def test_request_of_a_named_origin_needs_a_token_and_may_read_why(api):
     assert answer.json()["status"] == 401
 
 
-def test_request_of_a_named_origin_changes_what_its_token_may(api):
+def test_request_of_a_named_origin_has_the_rights_of_its_token(api):
     own = {"headers": {"Origin": APP, "Referer": f"{APP}/", "Sec-Fetch-Site": "cross-site"}}
     made = api.put("//api/schedule/from-a-page", STANDUP, **own)
     assert (made.status_code, allowed(made)) == (200, APP)
@@ -122,7 +122,7 @@ def test_request_of_a_named_origin_changes_what_its_token_may(api):
     assert found.headers["etag"]
 
 
-def test_page_never_acts_for_who_is_logged_in_to_the_dashboard(api):
+def test_page_of_a_named_origin_never_uses_the_session_of_the_dashboard(api):
     code = api.do(api.beat.service.tokens.link("admin"))
     with httpx.Client(base_url=api.url) as browser:
         assert browser.get("/login", params={"code": code}).status_code == 200
@@ -187,7 +187,7 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--disable-dev-shm-usage",
 )  # fmt: skip
-LONGEST = 60  # seconds for a browser to start and to ask for all of it
+LONGEST = 60  # seconds for a browser to start and to send all requests
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def chromium():
 
 
 class FrontEnd(BaseHTTPRequestHandler):
-    """The server of a front end: one page, and what that page found."""
+    """The server of a front end: one page, and the results of that page."""
 
     def do_GET(self):
         body = self.server.page.encode() if self.path == "/" else b""
@@ -235,8 +235,8 @@ def front_end():
 
 
 def seen_by(chromium, server, folder, api):
-    """Return what the page of a front end found out about the API in a browser."""
-    token = api.token("define")  # as docs/sessions.md says
+    """Return the results of the page of a front end in a browser."""
+    token = api.token("define")  # as in docs/sessions.md
     server.page = PAGE % {"url": json.dumps(api.url), "token": json.dumps(token)}
     with (folder / "chromium.log").open("wb") as log:
         browser = subprocess.Popen(

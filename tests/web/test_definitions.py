@@ -1,4 +1,4 @@
-"""Definitions as code over HTTP: what they would do, doing it, and what is to come."""
+"""Definitions as code over HTTP: plan, apply and simulate."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ DAILY = {"daily": "17:00", "run": {"command": ["true"]}}
 
 @pytest.fixture
 def name():
-    """A name that no other test has."""
+    """Return a unique name."""
     return f"d-{uuid4().hex[:8]}"
 
 
@@ -25,7 +25,7 @@ def actions(answer):
     return {each["schedule_id"]: each["change"] for each in answer.json()["changes"]}
 
 
-def test_a_plan_tells_what_applying_does_and_touches_nothing(api, name):
+def test_plan_returns_the_changes_of_apply_and_changes_nothing(api, name):
     asked = {"source": name, "schedules": {f"{name}/a": HOURLY, f"{name}/b": DAILY}}
     planned = actions(api.post("/plan", asked))
     assert planned == {f"{name}/a": "create", f"{name}/b": "create"}
@@ -35,7 +35,7 @@ def test_a_plan_tells_what_applying_does_and_touches_nothing(api, name):
     assert set(actions(api.post("/plan", asked)).values()) == {"unchanged"}
 
 
-def test_a_change_is_told_with_the_ticks_it_gains_and_loses(api, name):
+def test_planned_change_has_the_ticks_gained_and_lost(api, name):
     api.post("/apply", {"source": name, "schedules": {name: HOURLY}})
     (change,) = api.post(
         "/plan", {"source": name, "schedules": {name: {**HOURLY, "every": "2h"}}}
@@ -43,7 +43,7 @@ def test_a_change_is_told_with_the_ticks_it_gains_and_loses(api, name):
     assert change["effect"]["lost"] == 84
 
 
-def test_waiting_runs_keep_their_revision_unless_they_are_to_be_moved(api, name):
+def test_waiting_runs_keep_their_revision_unless_update_waiting_is_set(api, name):
     nobody = {"every": "1h", "run": {"python": f"nobody-offers-{name}"}}
     api.put(f"/schedules/{name}", nobody)
     run_id = api.post(f"/schedules/{name}/run").json()["run_id"]
@@ -68,7 +68,7 @@ def test_waiting_runs_keep_their_revision_unless_they_are_to_be_moved(api, name)
     assert api.get(f"/runs/{run_id}").json()["revision"] == 5
 
 
-def test_what_a_source_does_not_define_any_more_goes_only_if_it_is_asked_to(api, name):
+def test_schedule_missing_in_the_source_is_deleted_only_with_prune(api, name):
     api.post("/apply", {"source": name, "schedules": {f"{name}/a": HOURLY, f"{name}/b": HOURLY}})
     api.put(f"/schedules/{name}%2Fby-hand", HOURLY)
     rest = {"source": name, "schedules": {f"{name}/a": HOURLY}}
@@ -76,10 +76,10 @@ def test_what_a_source_does_not_define_any_more_goes_only_if_it_is_asked_to(api,
     assert api.get(f"/schedules/{name}%2Fb").status_code == 200
     api.post("/apply", {**rest, "prune": True})
     problem(api.get(f"/schedules/{name}%2Fb"), 404)
-    assert api.get(f"/schedules/{name}%2Fby-hand").status_code == 200, "it is nobody's"
+    assert api.get(f"/schedules/{name}%2Fby-hand").status_code == 200, "it has no source"
 
 
-def test_what_is_another_s_is_taken_over_only_if_it_is_asked_to(api, name):
+def test_schedule_of_another_source_is_replaced_only_with_take_over(api, name):
     api.put(f"/schedules/{name}", HOURLY)
     asked = {"source": name, "schedules": {name: DAILY}}
     assert actions(api.post("/plan", asked)) == {name: "taken"}
@@ -89,14 +89,14 @@ def test_what_is_another_s_is_taken_over_only_if_it_is_asked_to(api, name):
     assert api.get(f"/schedules/{name}").json()["definition"] == DAILY
 
 
-def test_one_mistake_and_nothing_is_applied(api, name):
+def test_one_invalid_definition_prevents_the_whole_apply(api, name):
     broken = {"cron": "61 * * * *", "run": {"command": ["true"]}}
     asked = {"source": name, "schedules": {f"{name}/a": HOURLY, f"{name}/b": broken}}
     assert problem(api.post("/apply", asked), 422)["field"] == f"schedules.{name}/b.cron.minute"
     problem(api.get(f"/schedules/{name}%2Fa"), 404)
 
 
-def test_applying_leaves_pauses_alone(api, name):
+def test_apply_keeps_pauses(api, name):
     api.post("/apply", {"source": name, "schedules": {name: HOURLY}})
     api.post(f"/schedules/{name}/pause")
     api.post("/apply", {"source": name, "schedules": {name: DAILY}})
@@ -104,7 +104,7 @@ def test_applying_leaves_pauses_alone(api, name):
     assert (found["paused"], found["definition"]) == (True, DAILY)
 
 
-def test_the_zone_of_a_source_is_of_those_that_have_none(api, name):
+def test_timezone_of_the_source_is_the_default_of_its_schedules(api, name):
     own = {**DAILY, "timezone": "Asia/Tokyo"}
     asked = {
         "source": name,
@@ -116,7 +116,7 @@ def test_the_zone_of_a_source_is_of_those_that_have_none(api, name):
     assert zones == ["Europe/Berlin", "Asia/Tokyo"]
 
 
-def test_a_forecast_tells_what_will_start_and_as_if_others_were_defined(api, name):
+def test_simulate_forecasts_stored_and_additional_schedules(api, name):
     api.put(f"/schedules/{name}", HOURLY)
     found = api.post("/simulate", {"until": "24h", "only": [name]}).json()
     assert str(found).count(name) >= 1
@@ -128,7 +128,7 @@ def test_a_forecast_tells_what_will_start_and_as_if_others_were_defined(api, nam
     )
 
 
-def test_a_long_forecast_does_not_keep_others_waiting(api, name):
+def test_long_forecast_does_not_block_other_requests(api, name):
     every_second = {f"{name}/{n}": {**HOURLY, "every": "1s"} for n in range(10)}
     asked = {"until": "4d", "schedules": every_second, "only": list(every_second)}
     with ThreadPoolExecutor(1) as pool:
@@ -143,14 +143,14 @@ def test_a_long_forecast_does_not_keep_others_waiting(api, name):
     assert max(waited) < 2
 
 
-def test_editors_get_a_schema_of_files(api):
+def test_schema_of_definition_files_is_served(api):
     found = api.get("/schema").json()
     assert found["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert "schedules" in found["properties"]
 
 
 def longest_pause(api, ask):
-    """Return the answer, and for how long the loop of the node did nothing else at the most."""
+    """Return the response, and the longest time that the event loop of the node was blocked."""
     done = threading.Event()
 
     async def watch():
@@ -169,7 +169,7 @@ def longest_pause(api, ask):
     return answer, watching.result(20)
 
 
-def test_a_plan_of_as_many_as_there_may_be_does_not_hold_the_engine_up(api, name):
+def test_plan_of_the_maximum_size_does_not_block_the_engine(api, name):
     every_second = {f"{name}/{n}": {**HOURLY, "every": "1s"} for n in range(10_000)}
     asked = {"source": name, "schedules": every_second}
     answer, pause = longest_pause(api, lambda: api.post("/plan", asked))
@@ -180,19 +180,19 @@ def test_a_plan_of_as_many_as_there_may_be_does_not_hold_the_engine_up(api, name
 
 
 @pytest.mark.parametrize("where", ["plan", "apply", "simulate"])
-def test_more_schedules_than_a_request_may_have_are_refused(api, name, where):
+def test_too_many_schedules_in_a_request_are_refused(api, name, where):
     asked = {"schedules": {f"{name}/{n}": HOURLY for n in range(10_001)}}
     given = asked if where == "simulate" else {"source": name, **asked}
     told = problem(api.post(f"/{where}", given), 422)
     assert (told["field"], told["problem"]) == ("schedules", "there are 10001")
 
 
-def test_a_body_as_large_as_the_door_allows_is_read(api, name):
+def test_body_of_the_maximum_size_is_read(api, name):
     asked = {"source": name, "schedules": {name: {**HOURLY, "odd": "x" * (16 * 2**20 - 200)}}}
     assert problem(api.post("/plan", asked), 422)["field"] == f"schedules.{name}.odd"
 
 
-def test_a_source_has_calendars_as_a_file_has(api, name):
+def test_apply_accepts_calendars(api, name):
     asked = {
         "source": name,
         "calendars": {"closed": ["2030-01-01", "2030-12-24"]},
@@ -204,7 +204,7 @@ def test_a_source_has_calendars_as_a_file_has(api, name):
     assert problem(api.post("/plan", odd), 422)["field"].startswith("calendars.closed")
 
 
-def test_applying_answers_the_revisions_that_hold_afterwards(api, name):
+def test_apply_returns_the_resulting_revisions(api, name):
     def apply(**given):
         found = api.post("/apply", {"source": name, **given}).json()["changes"]
         return {each["schedule_id"]: each["revision"] for each in found}

@@ -1,4 +1,4 @@
-"""Where requests end, over a raw socket: what could be framed in two ways has one answer at most."""
+"""Framing of requests over a raw socket: an ambiguous request has at most one response."""
 
 import socket
 import time
@@ -72,7 +72,7 @@ LINES = {
     "a tab in the line": b"GET\t%s\tHTTP/1.1\r\nHost: localhost:%%d\r\n\r\n",
     "a CR in the line": b"GET %s\r HTTP/1.1\r\nHost: localhost:%%d\r\n\r\n",
 }  # fmt: skip
-PATHS = [b"/healthz", b"/api/v1/schedules", b"/nowhere"]  # open, and for known callers
+PATHS = [b"/healthz", b"/api/v1/schedules", b"/nowhere"]  # open, and with authentication
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def no_error_is_logged(caplog):
 
 
 def talk(port, sent, *, within=5.0):
-    """Return all that comes over a connection until it is closed, and after how long."""
+    """Return all data received until the connection is closed, and the seconds until then."""
     begin, received = time.monotonic(), b""
     with socket.create_connection(("127.0.0.1", port), timeout=within) as connection:
         try:
@@ -113,25 +113,25 @@ def refused(port, sent):
 @pytest.mark.parametrize("method", [b"GET", b"POST"])
 @pytest.mark.parametrize(("headers", "body"), AMBIGUOUS.values(), ids=AMBIGUOUS)
 @pytest.mark.usefixtures("no_error_is_logged")
-def test_a_request_that_can_be_framed_in_two_ways_has_one_answer(api, headers, body, method, path):
+def test_request_with_ambiguous_framing_has_one_response(api, headers, body, method, path):
     port = api.front.settings.listen_at[1]
     start = b"%s %s HTTP/1.1\r\nHost: localhost:%d\r\nAuthorization: Bearer %s\r\n"
     begin = start % (method, path, port, api.admin.encode())
     received, _ = talk(port, begin + headers + b"\r\n" + body + HIDDEN % port)
     assert len(answers(received)) <= 1, received
     if not body.startswith((b"0\n", b"0\r\nX", b"+", b" ", b"0x", b"00", b"1")):
-        assert answers(received) == [b"400"], received  # its headers are enough to refuse it
+        assert answers(received) == [b"400"], received  # its headers suffice to refuse it
     assert b"connection: close" in received.lower() or not received
 
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", LINES)
-def test_a_request_line_that_can_be_read_in_two_ways_has_one_answer(port, name, path):
+def test_ambiguous_request_line_has_one_response(port, name, path):
     sent = LINES[name] % path
     refused(port, (sent % port if b"%d" in sent else sent) + HIDDEN % port)
 
 
-def test_what_is_received_byte_by_byte_is_framed_the_same(port):
+def test_request_received_byte_by_byte_is_framed_the_same(port):
     headers, body = AMBIGUOUS["both, chunked"]
     sent = b"POST /healthz HTTP/1.1\r\nHost: localhost:%d\r\n" % port + headers + b"\r\n" + body
     with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
@@ -147,7 +147,7 @@ def test_what_is_received_byte_by_byte_is_framed_the_same(port):
     assert len(answers(received)) <= 1
 
 
-def test_requests_one_after_another_have_an_answer_each(api, port):
+def test_pipelined_requests_have_one_response_each(api, port):
     ask = b"Host: localhost:%d\r\nAuthorization: Bearer %s\r\n" % (port, api.admin.encode())
     chunks = b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
     preview = b'{"every":"1h","run":{"command":["true"]}}'
@@ -162,7 +162,7 @@ def test_requests_one_after_another_have_an_answer_each(api, port):
 
 
 class TestBodiesOfUnknownCallers:
-    """A body that is announced to an open path, or without credentials, is not waited for."""
+    """A body announced to an open path, or without credentials, is not read."""
 
     @pytest.mark.parametrize("method", [b"GET", b"HEAD", b"POST", b"PUT", b"DELETE"])
     @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ class TestBodiesOfUnknownCallers:
         "announced",
         [b"Content-Length: 1000", b"Transfer-Encoding: chunked", b"Content-Length: 5\r\n\r\n{"],
     )
-    def test_the_answer_does_not_wait_for_it(self, port, method, path, status, announced):
+    def test_response_does_not_wait_for_a_refused_body(self, port, method, path, status, announced):
         head = (
             b"%s %s HTTP/1.1\r\nHost: localhost:%d\r\nContent-Type: application/json\r\n%s\r\n\r\n"
         )
@@ -195,12 +195,12 @@ class TestBodiesOfUnknownCallers:
         assert b"connection: close" in received.lower()
         assert seconds < 3.0, "the connection is closed without the rest"
 
-    def test_what_is_not_json_is_not_looked_at(self, port):
+    def test_body_of_a_health_check_is_not_read(self, port):
         head = b"GET /healthz HTTP/1.1\r\nHost: localhost:%d\r\nContent-Type: application/json\r\n"
         received, _ = talk(port, head % port + b"Content-Length: 4\r\n\r\n[[[[")
         assert answers(received) == [b"200"]
 
-    def test_the_answer_to_a_large_body_that_is_refused_arrives(self, port):
+    def test_response_to_a_refused_large_body_arrives(self, port):
         head = b"POST /api/v1/schedules HTTP/1.1\r\nHost: localhost:%d\r\n" % port
         head += b"Content-Type: application/json\r\nContent-Length: 1000000\r\n\r\n"
         for _ in range(20):

@@ -1,4 +1,4 @@
-"""Whatever is sent, nothing breaks: it is refused with a reason, and those who ask rightly are served."""
+"""Malformed requests break nothing: they are refused with a reason, and valid ones are served."""
 
 import asyncio
 import json
@@ -13,11 +13,11 @@ from tests.web.serving import serving
 from tests.web.waiting import eventually
 
 MALFORMED = int(os.environ.get("MALFORMED", "10000"))
-NO_HTTP = b"Invalid HTTP request received."  # the server's own words, before the application's
+NO_HTTP = b"Invalid HTTP request received."  # of the server itself
 
 
 def wrong_with(odd, answer):
-    """Return what is wrong with an answer, or None."""
+    """Return what is wrong with a response, or None."""
     if answer.status is None:
         return None if odd.waits or odd.kind in {"line", "method"} else "no answer"
     if answer.status >= 500:
@@ -34,7 +34,7 @@ def wrong_with(odd, answer):
     return None if told["problem"] and told["status"] == answer.status else "it says nothing"
 
 
-def test_requests_are_the_same_again_by_their_number_and_of_every_kind():
+def test_generated_requests_are_reproducible_and_of_every_kind():
     one, other = (Fuzzer("127.0.0.1:1", "t") for _ in range(2))
     first = [one.make(n) for n in range(1000)]
     assert first == [other.make(n) for n in range(1000)]
@@ -42,19 +42,19 @@ def test_requests_are_the_same_again_by_their_number_and_of_every_kind():
 
 
 @pytest.mark.timeout(300)
-def test_no_malformed_request_breaks_anything(tmp_path, caplog):
+def test_malformed_requests_break_nothing_on_sqlite(tmp_path, caplog):
     with serving(tmp_path, roles=("plan", "api")) as api:
         attack(api, MALFORMED, caplog)
 
 
 @pytest.mark.timeout(300)
-def test_nor_does_one_on_postgresql(tmp_path, postgres_url, caplog):
+def test_malformed_requests_break_nothing_on_postgresql(tmp_path, postgres_url, caplog):
     with serving(tmp_path, roles=("plan", "api"), database=postgres_url) as api:
         attack(api, MALFORMED // 5, caplog, seed=2)
 
 
 def attack(api, count, caplog, seed=1):
-    """Send so many, and see that each was answered as it should be and that all goes on."""
+    """Send requests, and check that each is answered correctly and that the API continues to work."""
     assert api.put("/schedules/fuzzed", HOURLY).status_code == 201
     assert api.post("/schedules/fuzzed/run").status_code == 201
     host, port = api.url.removeprefix("http://").split(":")
@@ -78,7 +78,7 @@ def attack(api, count, caplog, seed=1):
 
 
 def detached(api):
-    """See that those who ask rightly get what they ask for."""
+    """Check that valid requests succeed."""
     assert api.put("/gate", {"gate": "open"}).json() == {"gate": "open"}
     made = api.put("/schedules/after-all", HOURLY)
     assert made.status_code == 201

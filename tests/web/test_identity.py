@@ -1,4 +1,4 @@
-"""A node proves that it serves an address, to a caller that has its database, and to no other."""
+"""The proof of a node that it serves an address, for callers with its database."""
 
 import socket
 import threading
@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from onbeat.service.signed_tokens import Signer
-from onbeat.web.identity import WHERE, not_certified, not_served
-from tests.web.door.test_tls import Authority
+from onbeat.web.identity import PATH, not_certified, not_served
+from tests.web.security.test_tls import Authority
 from tests.web.serving import serving
 
 
@@ -22,7 +22,7 @@ def signer_of(api):
     return api.do(api.beat.service.tokens.signer())
 
 
-def test_a_node_proves_that_it_serves_its_address_and_another_database_does_not_believe_it(
+def test_node_proves_its_address_only_to_callers_with_its_database(
     tmp_path,
 ):
     with serving(tmp_path) as api:
@@ -35,20 +35,20 @@ def test_a_node_proves_that_it_serves_its_address_and_another_database_does_not_
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="there is no IPv6 here")
-def test_it_does_so_over_ipv6(tmp_path):
+def test_node_proves_its_address_over_ipv6(tmp_path):
     with serving(tmp_path, listen="[::1]:0") as api:
         assert api.url.startswith("http://[::1]:")
         assert not_served(api.url, signer_of(api)) is None
 
 
-def test_it_does_so_over_tls_whoever_has_signed_the_certificate(tmp_path, authority):
+def test_node_proves_its_address_over_tls_with_any_certificate(tmp_path, authority):
     cert, key = authority.certificate("server")
     with serving(tmp_path, tls_cert=cert, tls_key=key) as api:
         assert api.url.startswith("https://")
         assert not_served(api.url, signer_of(api)) is None
 
 
-def test_where_callers_need_a_certificate_the_server_is_known_by_its_own(tmp_path, authority):
+def test_server_that_requires_client_certificates_is_identified_by_its_own(tmp_path, authority):
     cert, key = authority.certificate("server")
     other, _ = authority.certificate("other")
     with serving(tmp_path, tls_cert=cert, tls_key=key, tls_client_ca=authority.pem) as api:
@@ -59,17 +59,17 @@ def test_where_callers_need_a_certificate_the_server_is_known_by_its_own(tmp_pat
 
 
 @pytest.mark.parametrize("challenge", ["", "short", "x" * 65, "ä" * 20, "a b c d e f g h i j"])
-def test_what_is_not_a_challenge_is_refused_without_a_token(tmp_path, challenge):
+def test_invalid_challenge_is_refused(tmp_path, challenge):
     with serving(tmp_path, node=False) as api:
-        answer = httpx.get(f"{api.url}{WHERE}", params={"challenge": challenge})
+        answer = httpx.get(f"{api.url}{PATH}", params={"challenge": challenge})
         assert (answer.status_code, "proof" in answer.text) == (400, False)
-        assert httpx.post(f"{api.url}{WHERE}", params={"challenge": "x" * 20}).status_code == 400
+        assert httpx.post(f"{api.url}{PATH}", params={"challenge": "x" * 20}).status_code == 400
 
 
-def test_every_challenge_has_another_answer_which_lets_nobody_in(tmp_path):
+def test_proof_differs_by_challenge_and_is_not_a_token(tmp_path):
     with serving(tmp_path, node=False) as api:
         answers = [
-            httpx.get(f"{api.url}{WHERE}", params={"challenge": each * 20}).json() for each in "ab"
+            httpx.get(f"{api.url}{PATH}", params={"challenge": each * 20}).json() for each in "ab"
         ]
         assert answers[0]["server"] == answers[1]["server"] == api.url.removeprefix("http://")
         assert answers[0]["proof"] != answers[1]["proof"]
@@ -81,7 +81,7 @@ def test_every_challenge_has_another_answer_which_lets_nobody_in(tmp_path):
 @pytest.mark.parametrize(
     "sent", [b"\x1b]0;owned\x07\r\n", b"HTTP/1.1 200 OK\r\nA: " + b"b" * 70_000 + b"\r\n\r\n"]
 )
-def test_a_process_that_does_not_speak_http_is_another_and_its_words_are_not_repeated(sent):
+def test_process_that_does_not_speak_http_is_reported_without_its_text(sent):
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer():
@@ -95,10 +95,10 @@ def test_a_process_that_does_not_speak_http_is_another_and_its_words_are_not_rep
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         found = not_served(url, Signer(b"x" * 32))
         thread.join()
-    told = f"{url} is served by another process, which does not answer in HTTP"
+    told = f"{url} is served by another process, which does not speak HTTP"
     assert (found.answers, found.why) == (True, told)
 
 
-def test_a_url_whose_host_cannot_be_a_name_does_not_answer():
+def test_url_with_an_invalid_host_does_not_answer():
     found = not_served(f"http://a{'b' * 70}.example", Signer(b"x" * 32))
     assert not found.answers

@@ -1,4 +1,4 @@
-"""What runs print: as long as they go on, afterwards, and from another node."""
+"""The output of runs: while they run, afterwards, and from another node."""
 
 import threading
 import time
@@ -17,19 +17,19 @@ from tests.web.waiting import eventually
 
 @pytest.fixture
 def name():
-    """A name that no other test has."""
+    """Return a unique name."""
     return f"l-{uuid4().hex[:8]}"
 
 
 def in_steps(folder):
-    """Return a command that prints `one`, and `two` once there is a file called go."""
+    """Return a command that prints `one`, and `two` once a file named go exists."""
     script = f"echo one; while [ ! -e {folder}/go ]; do sleep 0.02; done; echo two"
     return {"every": "1h", "run": {"command": ["sh", "-c", script]}}
 
 
 @contextmanager
 def tail(api, run, query="?follow=true"):
-    """Follow what a run prints; yield an iterator of its lines."""
+    """Stream the output of a run; yield an iterator of its lines."""
     headers = {"Authorization": f"Bearer {api.admin}"}
     with httpx.stream(
         "GET", f"{api.url}/api/v1/runs/{run}/log{query}", headers=headers, timeout=20
@@ -39,17 +39,17 @@ def tail(api, run, query="?follow=true"):
         yield answer.iter_lines()
 
 
-def test_what_a_run_printed_is_there_when_it_has_ended(api, name):
+def test_output_of_a_finished_run_is_returned(api, name):
     api.put(f"/schedules/{name}", {"every": "1h", "run": {"command": ["echo", "héllo"]}})
     run = api.post(f"/schedules/{name}/run").json()["run_id"]
     eventually(lambda: api.get(f"/runs/{run}").json()["finished_at"])
     assert api.get(f"/runs/{run}/log").text == "héllo\n"
-    assert api.get(f"/runs/{run}/log?follow=true").text == "héllo\n", "it ends at once"
+    assert api.get(f"/runs/{run}/log?follow=true").text == "héllo\n", "it ends immediately"
     problem(api.get("/runs/999999/log"), 404)
     problem(api.get("/runs/999999/log?follow=true"), 404)
 
 
-def test_a_run_is_followed_while_it_prints(api, name, tmp_path):
+def test_output_is_streamed_while_a_run_prints(api, name, tmp_path):
     api.put(f"/schedules/{name}", in_steps(tmp_path))
     run = api.post(f"/schedules/{name}/run").json()["run_id"]
     eventually(lambda: api.get(f"/runs/{run}").json()["status"] == "STARTED")
@@ -60,7 +60,7 @@ def test_a_run_is_followed_while_it_prints(api, name, tmp_path):
         assert list(lines) == ["two"]
 
 
-def test_a_run_is_followed_from_before_it_starts(api, name, tmp_path):
+def test_output_is_streamed_from_before_the_start_of_a_run(api, name, tmp_path):
     api.put(f"/schedules/{name}", in_steps(tmp_path))
     api.put("/gate", {"gate": "closed"})
     run = api.post(f"/schedules/{name}/run").json()["run_id"]
@@ -68,13 +68,13 @@ def test_a_run_is_followed_from_before_it_starts(api, name, tmp_path):
     opened = threading.Timer(0.3, api.put, ("/gate", {"gate": "open"}))
     opened.start()
     with tail(api, run) as lines:
-        assert next(lines) == "one", "while it goes on"
+        assert next(lines) == "one", "while it runs"
         (tmp_path / "go").touch()
         assert list(lines) == ["two"]
     opened.join()
 
 
-def test_much_is_told_whole(api, name):
+def test_large_output_is_returned_completely(api, name):
     count = 20_000
     api.put(f"/schedules/{name}", {"every": "1h", "run": {"command": ["seq", str(count)]}})
     run = api.post(f"/schedules/{name}/run").json()["run_id"]
@@ -82,7 +82,7 @@ def test_much_is_told_whole(api, name):
         assert list(lines)[-1] == str(count)
 
 
-def test_following_ends_when_the_server_stops(tmp_path, name):
+def test_output_stream_ends_when_the_server_stops(tmp_path, name):
     with serving(tmp_path) as api:
         api.put(
             f"/schedules/{name}",
@@ -98,7 +98,7 @@ def test_following_ends_when_the_server_stops(tmp_path, name):
     following.__exit__(None, None, None)
 
 
-def test_another_node_is_asked_for_what_is_printed_there(tmp_path, postgres_url, name):
+def test_output_is_fetched_from_the_node_of_the_run(tmp_path, postgres_url, name):
     with (
         serving(tmp_path / "a", database=postgres_url, roles=("plan", "api")) as asked,
         serving(tmp_path / "b", database=postgres_url) as runs,
@@ -112,7 +112,7 @@ def test_another_node_is_asked_for_what_is_printed_there(tmp_path, postgres_url,
         assert addresses[asked.get(f"/runs/{run}").json()["node_id"]] == runs.url
         with tail(asked, run) as lines:
             assert next(lines) == "one"
-            assert asked.get(f"/runs/{run}/log?here=true").text == "", "nobody else is asked"
+            assert asked.get(f"/runs/{run}/log?here=true").text == "", "no other node is contacted"
             assert asked.get(f"/runs/{run}/log").text == "one\n"
             (tmp_path / "go").touch()
             assert list(lines) == ["two"]
@@ -120,7 +120,7 @@ def test_another_node_is_asked_for_what_is_printed_there(tmp_path, postgres_url,
         assert asked.get(f"/runs/{run}/log").text == "one\ntwo\n", "it is kept"
 
 
-def test_a_node_without_an_api_is_told_of(tmp_path, postgres_url, name):
+def test_output_of_a_node_without_an_api_is_reported_as_unavailable(tmp_path, postgres_url, name):
     with serving(tmp_path / "a", database=postgres_url, roles=("plan", "api")) as asked:
         given = Settings(database=postgres_url, output=f"{tmp_path}/b", roles=("run",))
         runs = Onbeat(settings=given)
@@ -131,7 +131,7 @@ def test_a_node_without_an_api_is_told_of(tmp_path, postgres_url, name):
             run = asked.post(f"/schedules/{name}/run").json()["run_id"]
             eventually(lambda: asked.get(f"/runs/{run}").json()["status"] == "STARTED")
             (told,) = asked.get(f"/runs/{run}/log").text.splitlines()
-            assert told == "[its node has no API: what it prints is kept when it has ended]"
+            assert told == "[its node has no API: its output is available once it has ended]"
             (tmp_path / "go").touch()
             eventually(lambda: asked.get(f"/runs/{run}").json()["finished_at"])
             assert asked.get(f"/runs/{run}/log").text == "one\ntwo\n"

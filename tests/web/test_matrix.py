@@ -1,6 +1,6 @@
-"""Every operation, whoever asks, about their own and about what is another's.
+"""Every operation by every kind of caller, for own schedules and those of other owners.
 
-What each operation needs is written here by hand: a route without an entry fails.
+The scope of each operation is listed here: an operation without an entry fails.
 """
 
 import itertools
@@ -47,7 +47,7 @@ OF_EVERYBODY = {
     "list_nodes",
     "metrics",
     "publish_artifact",
-}  # not for those who see only their own
+}  # not for callers with an owner
 ABOUT_ONE = {
     "get_schedule", "put_schedule", "patch_schedule", "delete_schedule", "get_next", "list_runs_of",
     "why", "start_run", "pause_schedule", "resume_schedule", "backfill", "get_run", "cancel_run",
@@ -58,9 +58,9 @@ ABOUT_ONE = {
     "session_schedule", "session_schedule_put", "session_schedule_patch", "session_schedule_run",
     "timer_run", "timer_pause", "timer_resume",
 }  # fmt: skip
-SAID_TO_BE_TAKEN = {"create_schedule", "put_schedule", "apply"}  # who defines may not take its id
-SAID_TO_BE_TAKEN |= {"workflow_upsert", "workflow_deploy"}  # nor speak for another user
-SAID_TO_BE_TAKEN |= {"session_schedule_put"}
+REVEALS_EXISTENCE = {"create_schedule", "put_schedule", "apply"}  # a definer may not take its id
+REVEALS_EXISTENCE |= {"workflow_upsert", "workflow_deploy"}  # nor act for another user
+REVEALS_EXISTENCE |= {"session_schedule_put"}
 DAILY = {"prompt": "Hello", "schedule": {"type": "cron", "expression": "0 9 * * *"}}
 WORKFLOW = {"workflow_id": "report", "version": 1}
 HOOK = {
@@ -101,7 +101,7 @@ ROLES = ["none", "wrong", *SCOPES, "read@ann", "operate@ann", "define@ann"]
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory):
-    """An API whose runs never start, so that nothing changes by itself."""
+    """An API whose runs never start, so that nothing changes on its own."""
     with serving(tmp_path_factory.mktemp("matrix"), roles=("plan", "api")) as found:
         for role in ROLES[2:]:
             scope, _, owner = role.partition("@")
@@ -111,7 +111,7 @@ def api(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def operations(api):
-    """Every operation of the document: its method and its path."""
+    """All operations of the document, with method and path."""
     found = {}
     for path, item in api.get("/openapi.json").json()["paths"].items():
         for method, operation in item.items():
@@ -119,7 +119,7 @@ def operations(api):
     return found
 
 
-def test_every_operation_has_an_entry_here(operations):
+def test_every_operation_is_in_the_matrix(operations):
     assert operations.keys() == NEEDS.keys()
 
 
@@ -127,7 +127,7 @@ new = (f"new-{n}" for n in itertools.count())
 
 
 def give(api, owner):
-    """Have a schedule of an owner, with a run, and return what paths may need."""
+    """Create a schedule of an owner with a run, and return the parameters of paths."""
     name = f"{owner}/{next(new)}"
 
     async def made():
@@ -175,7 +175,7 @@ def ask(api, operation, there, *, role, method, path):
 
 
 def everything(api):
-    """Return all that is kept, as far as somebody could have changed it."""
+    """Return all stored data that a request could change."""
 
     async def read():
         service = api.beat.service
@@ -188,8 +188,8 @@ def everything(api):
     return api.do(read())
 
 
-def expected(operation, role, whose):
-    """Return which statuses are right."""
+def expected(operation, role, target_owner):
+    """Return the expected statuses."""
     scope, _, owner = role.partition("@")
     needed = NEEDS[operation]
     if needed is None:
@@ -197,39 +197,43 @@ def expected(operation, role, whose):
     if scope not in SCOPES:
         return {401} if role == "none" else {401, 429}
     if SCOPES.index(scope) < SCOPES.index(needed) or (owner and operation in OF_EVERYBODY):
-        return {403, 404} if owner and whose != owner and operation in ABOUT_ONE else {403}
+        return {403, 404} if owner and target_owner != owner and operation in ABOUT_ONE else {403}
     if operation in ("report_run", "report_run_shortly"):
-        return {404} if owner and whose != owner else {409}  # it has not been accepted
+        return {404} if owner and target_owner != owner else {409}  # the run has not been accepted
     if operation == "publish_artifact":
         return {422}  # no program of agents has registered a type
     if operation == "run_launcher_start":
-        return {403} if owner and whose != owner else {409}  # nobody runs DAGs here
-    if operation == "create_schedule" and (not owner or whose == owner):
-        return {200}  # it is there, and says the same
-    if owner and whose != owner and operation in ABOUT_ONE:
-        return {403, 404} if operation in SAID_TO_BE_TAKEN else {404}
+        return {403} if owner and target_owner != owner else {409}  # no executor is configured
+    if operation == "create_schedule" and (not owner or target_owner == owner):
+        return {200}  # it exists with the same definition
+    if owner and target_owner != owner and operation in ABOUT_ONE:
+        return {403, 404} if operation in REVEALS_EXISTENCE else {404}
     return {200, 201, 202, 204}
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_each_operation_is_for_those_who_may_and_changes_nothing_for_others(api, operations, role):
+def test_each_operation_is_refused_without_effect_to_callers_without_the_right(
+    api, operations, role
+):
     given = {}
-    for (operation, (method, path)), whose in itertools.product(operations.items(), ("ann", "bob")):
-        there = given.setdefault(whose, None) or give(api, whose)
-        right = expected(operation, role, whose)
+    for (operation, (method, path)), target_owner in itertools.product(
+        operations.items(), ("ann", "bob")
+    ):
+        there = given.setdefault(target_owner, None) or give(api, target_owner)
+        right = expected(operation, role, target_owner)
         before = everything(api) if min(right) >= 400 else None
         status, text = ask(api, operation, there, role=role, method=method, path=path)
-        assert status in right, (role, operation, whose, status, text)
+        assert status in right, (role, operation, target_owner, status, text)
         if status >= 400:
-            assert everything(api) == before, (role, operation, whose)
+            assert everything(api) == before, (role, operation, target_owner)
         if role.endswith("@ann") and status == 404:
             assert "bob/" not in text.replace(there["schedule_id"], ""), text
-        given[whose] = there if status >= 400 or method == "GET" else None
+        given[target_owner] = there if status >= 400 or method == "GET" else None
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """An API with schedules of ann and of bob in one group, of which bob has the only place."""
+    """An API with schedules of ann and bob in one group, whose only place bob has."""
     with serving(tmp_path_factory.mktemp("shared")) as found:
         for owner in ("bob", "ann"):
             token = found.token("admin", owner)
@@ -244,7 +248,7 @@ def shared(tmp_path_factory):
         yield found
 
 
-def test_lists_and_answers_of_all_kinds_have_nothing_of_others(shared):
+def test_responses_contain_nothing_of_other_owners(shared):
     token = shared.token("read", "ann")
     asked = [
         "/schedules", "/schedules?limit=1", "/schedules?owner=bob", "/schedules?q=long", "/runs",
@@ -266,14 +270,14 @@ def test_lists_and_answers_of_all_kinds_have_nothing_of_others(shared):
         assert "bob/" not in answer.text.replace("bob/long", "").replace("bob/lon", ""), answer.text
 
 
-def test_counts_are_of_ones_own(shared):
+def test_counts_include_only_schedules_of_the_owner(shared):
     found = shared.get("/overview", token=shared.token("read", "ann")).json()
     assert (found["schedules"], found["nodes"]) == (2, [])
     assert sum(found["runs"].values()) == 1
     assert shared.get("/overview").json()["schedules"] == 4
 
 
-def test_a_forecast_and_a_plan_are_of_ones_own(shared):
+def test_forecast_and_plan_include_only_schedules_of_the_owner(shared):
     token = shared.token("define", "ann")
     forecast = shared.post("/simulate", {"until": "2h"}, token=token)
     assert forecast.status_code == 200
@@ -284,7 +288,7 @@ def test_a_forecast_and_a_plan_are_of_ones_own(shared):
     assert [each["schedule_id"] for each in planned.json()["changes"]] == ["ann/new"]
 
 
-def test_why_says_that_others_are_in_a_group_and_not_who(shared):
+def test_why_does_not_name_schedules_of_other_owners_in_a_group(shared):
     (run,) = shared.get("/runs?schedule_id=ann%2Flong", token=shared.token("read", "ann")).json()[
         "runs"
     ]
@@ -299,7 +303,7 @@ def test_why_says_that_others_are_in_a_group_and_not_who(shared):
     assert [each.schedule_id for each in all_of_them.used_by] == ["bob/long"]
 
 
-def test_the_stream_of_events_has_nothing_of_others(shared):
+def test_event_stream_contains_nothing_of_other_owners(shared):
     headers = {"Authorization": f"Bearer {shared.token('read', 'ann')}"}
     with httpx.stream("GET", f"{shared.url}/api/v1/events?after=0", headers=headers) as stream:
         lines = stream.iter_lines()
@@ -315,7 +319,7 @@ def test_the_stream_of_events_has_nothing_of_others(shared):
 
 
 class TestDefining:
-    """What may be defined from outside, and by whom."""
+    """What remote callers may define, by scope."""
 
     @pytest.mark.parametrize("owner", ["", "ann"])
     @pytest.mark.parametrize(
@@ -330,7 +334,7 @@ class TestDefining:
             {"run": {"http": "https://example.com"}, "when": {"command": ["true"]}},
         ],
     )
-    def test_without_admin_it_is_requests_without_secrets(self, api, owner, fields):
+    def test_definer_may_define_only_requests_without_secrets(self, api, owner, fields):
         token, before = api.token("define", owner), everything(api)
         asked = {"every": "1h", **fields}
         name = f"ann%2F{next(new)}"
@@ -342,7 +346,7 @@ class TestDefining:
         assert everything(api) == before
 
     @pytest.mark.parametrize("owner", ["", "ann"])
-    def test_without_admin_requests_go_to_public_addresses_whatever_is_said(self, api, owner):
+    def test_requests_of_definers_go_only_to_public_addresses(self, api, owner):
         token, path = api.token("define", owner), f"/schedules/ann%2F{next(new)}"
         private = {"every": "1h", "run": {"http": "https://example.com", "public_only": False}}
         made = api.put(path, private, token=token)
@@ -362,7 +366,7 @@ class TestDefining:
             is False
         )
 
-    def test_an_edit_does_not_take_over_what_an_admin_gave(self, api):
+    def test_definer_cannot_edit_a_schedule_of_an_admin(self, api):
         secret = {"http": "https://example.com", "headers": {"A": "secret://x"}}
         for run in ({"command": ["true"]}, secret):
             path = f"/schedules/ann%2F{next(new)}"
@@ -377,7 +381,7 @@ class TestDefining:
                 assert api.patch(path, patch, token=token).status_code in {403, 422}
             assert everything(api) == before
 
-    def test_an_admin_elsewhere_names_registered_functions_only(self, api):
+    def test_remote_admin_may_name_only_registered_functions(self, api):
         path = f"/schedules/{next(new)}"
         for target in (
             {"run": {"python": "os:getcwd"}},
@@ -388,13 +392,13 @@ class TestDefining:
             assert "registered" in refused.json()["hint"]
         assert api.put(path, {"every": "1h", "run": {"python": "registered"}}).status_code == 201
 
-    def test_nobody_follows_what_is_not_theirs(self, api):
+    def test_schedule_cannot_follow_one_of_another_owner(self, api):
         theirs = give(api, "bob")["schedule_id"]
         follow = {"after": {"schedule": theirs, "outcome": "success"}, "run": HOOK["run"]}
         refused = api.put(f"/schedules/ann%2F{next(new)}", follow, token=api.token("define", "ann"))
         assert refused.status_code == 404
 
-    def test_what_is_defined_is_of_whoever_defines_it(self, api):
+    def test_defined_schedule_belongs_to_the_owner_of_the_caller(self, api):
         path = f"/schedules/{next(new)}"
         assert api.put(path, HOOK, token=api.token("define", "ann")).json()["user_id"] == "ann"
         assert api.get(path, token=api.token("read", "ann")).status_code == 200
@@ -437,20 +441,20 @@ CHANGES = {
 
 
 class TestWhatAnAdminDefined:
-    """A caller that may not define a thing may not change, replace, remove or take it over."""
+    """A caller that may not define a schedule may not change, replace, delete or take it over."""
 
     @pytest.mark.parametrize("kind", OF_AN_ADMIN)
     @pytest.mark.parametrize("owner", ["", "ann"])
-    def test_no_operation_of_a_definer_changes_it(self, tmp_path, owner, kind):
+    def test_no_operation_of_a_definer_changes_a_schedule_of_an_admin(self, tmp_path, owner, kind):
         with serving(tmp_path, roles=("plan", "api")) as api:
             self.define(api, kind)
-            api.patch("//api/schedule/ann-x", {"enabled": True})  # its folder is written by now
+            api.patch("//api/schedule/ann-x", {"enabled": True})  # its folder has been written
             token, before = api.token("define", owner), everything(api)
             for (change, ask_for), name in itertools.product(CHANGES.items(), SOURCES):
                 answer = ask_for(api, name.replace("/", "%2F"), token)
                 told = (change, name, answer.status_code, answer.text)
                 assert answer.status_code in {400, 403, 404, 409, 422}, told
-                assert "nothing here" not in answer.text, told
+                assert "no route has this path" not in answer.text, told
                 if not change.startswith(("workflow_", "session_", "patch_", "create_")):
                     assert answer.status_code == 403, told
                     assert "admin" in answer.text, told
@@ -461,7 +465,7 @@ class TestWhatAnAdminDefined:
                 assert api.delete(there, token=admin).status_code == 204
 
     def define(self, api, kind):
-        """Have schedules of two systems that an admin has edited since."""
+        """Create schedules of two systems, and edit them as an admin."""
 
         async def made():
             for name, source in SOURCES.items():
@@ -473,8 +477,8 @@ class TestWhatAnAdminDefined:
 
         api.do(made())
 
-    def test_the_transaction_decides_by_what_is_there_then(self, api):
-        """An admin replaces the definition after the service has looked at it."""
+    def test_right_to_change_is_checked_in_the_transaction(self, api):
+        """An admin replaces the definition after the service has read it."""
         name = f"race-{next(new)}"
         definer = Caller("token:d", "define")
 
@@ -498,7 +502,7 @@ class TestWhatAnAdminDefined:
 
         assert "command" in api.do(raced()).definition
 
-    def test_a_session_at_the_operators_address_may_be_edited_and_deleted(self, api):
+    def test_definer_may_edit_and_delete_a_session_at_the_configured_address(self, api):
         slug = f"mine-{next(new)}"
         schedule = read_schedule(slug, {"every": "1h", "run": {"session": {"prompt": "p"}}})
         api.do(api.beat.service.define([schedule], source="s"))
@@ -507,7 +511,7 @@ class TestWhatAnAdminDefined:
         assert api.delete(f"/schedules/{slug}", token=token).status_code == 204
 
 
-def test_deleting_many_needs_more_than_pausing_many(api):
+def test_bulk_delete_requires_scope_define(api):
     there = give(api, "ann")
     asked = {"action": "delete", "which": {"ids": [there["schedule_id"]]}}
     assert api.post("/bulk", asked, token=api.token("operate", "ann")).status_code == 403
@@ -515,7 +519,7 @@ def test_deleting_many_needs_more_than_pausing_many(api):
     assert api.post("/bulk", theirs, token=api.token("define", "ann")).json()["changed"] == []
 
 
-def test_what_a_backfill_would_do_may_be_read(api):
+def test_backfill_dry_run_requires_only_scope_read(api):
     there = give(api, "ann")
     asked = BODIES["backfill"](there) | {"dry_run": True}
     path = f"/schedules/{there['quoted']}/backfill"

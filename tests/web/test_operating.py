@@ -1,4 +1,4 @@
-"""How things stand over HTTP, the switches, who did what, and whether all is well."""
+"""Overview, gate, groups, nodes, audit, tokens and health checks over HTTP."""
 
 import re
 import time
@@ -11,6 +11,7 @@ import pytest
 
 from onbeat.web import live
 from tests.postgres import Server, new_folder
+from tests.waiting import engine_has_looked
 from tests.web.serving import serving
 from tests.web.test_schedules import problem
 from tests.web.test_streams import stream
@@ -21,11 +22,11 @@ HOURLY = {"every": "1h", "run": {"command": ["true"]}}
 
 @pytest.fixture
 def name():
-    """A name that no other test has."""
+    """Return a unique name."""
     return f"o-{uuid4().hex[:8]}"
 
 
-def test_the_overview_counts_what_there_is(api, name):
+def test_overview_counts_schedules_runs_and_nodes(api, name):
     before = api.get("/overview").json()
     api.put(f"/schedules/{name}", HOURLY)
     api.put(f"/schedules/{name}-2", HOURLY)
@@ -39,12 +40,12 @@ def test_the_overview_counts_what_there_is(api, name):
     assert node["address"] == api.url
 
 
-def test_behind_a_closed_gate_nothing_starts(api, name):
+def test_closed_gate_starts_nothing(api, name):
     api.put(f"/schedules/{name}", HOURLY)
     assert api.put("/gate", {"gate": "closed"}).json() == {"gate": "closed"}
     assert api.get("/gate").json() == {"gate": "closed"}
     run = api.post(f"/schedules/{name}/run").json()["run_id"]
-    time.sleep(0.3)
+    api.do(engine_has_looked(api.beat))
     assert api.get(f"/runs/{run}").json()["status"] == "ENQUEUED"
     assert api.get("//readyz").status_code == 200, "it is meant to be so"
     api.put("/gate", {"gate": "open"})
@@ -52,7 +53,7 @@ def test_behind_a_closed_gate_nothing_starts(api, name):
     problem(api.put("/gate", {"gate": "ajar"}), 400)
 
 
-def test_a_group_has_as_many_places_as_is_said(api, name):
+def test_group_limit_is_set_and_returned(api, name):
     assert api.put(f"/groups/{name}%2Fa", {"places": 3}).json() == {
         "name": f"{name}/a", "places": 3, "used": 0, "waiting": 0,
     }  # fmt: skip
@@ -63,7 +64,7 @@ def test_a_group_has_as_many_places_as_is_said(api, name):
     assert problem(api.put("/groups/a%20b", {"places": 1}), 422)["field"] == "group"
 
 
-def test_nodes_are_told_and_asked_to_stop(tmp_path):
+def test_nodes_are_listed_and_requested_to_stop(tmp_path):
     with serving(tmp_path) as api:
         (node,) = api.get("/nodes").json()["nodes"]
         assert node["alive"]
@@ -76,12 +77,12 @@ def test_nodes_are_told_and_asked_to_stop(tmp_path):
 
 
 class TestRefusals:
-    """What cannot be read is told by where it is and what is wrong."""
+    """Problems of requests that cannot be read."""
 
     @pytest.mark.parametrize(
         ("asked", "field", "told"),
         [
-            (("PUT", "/schedules/x", None), "body", "there is no body"),
+            (("PUT", "/schedules/x", None), "body", "the body is missing"),
             (("PUT", "/schedules/x", [1]), "body", "Expected `object`, got `array`"),
             (("POST", "/schedules", {}), "definition", "it is missing"),
             (("POST", "/schedules/x/pause", {"notes": "x"}), "notes", "no field has this name"),
@@ -92,20 +93,20 @@ class TestRefusals:
             (("POST", "/bulk", {"action": "delete", "which": {"all": True}, "dry_run": "no"}), "dry_run", "Expected `bool`, got `str`"),
             (("POST", "/bulk", {"action": "pause", "which": {"ids": ["a", 3]}}), "which.ids[1]", "Expected `str`, got `int`"),
             (("GET", "/runs?limit=0", None), "limit", "Expected `int` >= 1"),
-            (("GET", "/runs?limit=1&limit=2", None), "limit", "it is there twice"),
-            (("GET", "/runs?status=null", None), "status", "null is no value of it"),
+            (("GET", "/runs?limit=1&limit=2", None), "limit", "it is repeated"),
+            (("GET", "/runs?status=null", None), "status", "null is not allowed"),
             (("GET", "/runs?zzz=1", None), "zzz", "no parameter has this name"),
         ],
     )  # fmt: skip
-    def test_a_mistake_is_told_with_its_place(self, api, asked, field, told):
+    def test_problem_names_the_invalid_field(self, api, asked, field, told):
         found = problem(api.ask(*asked), 400)
         assert (found["field"], found["problem"]) == (field, told)
 
-    def test_a_header_is_called_by_its_name(self, api):
+    def test_problem_names_the_invalid_header(self, api):
         refused = api.post("/schedules/x/run", headers={"Idempotency-Key": "a b"})
         assert problem(refused, 400)["field"] == "Idempotency-Key"
 
-    def test_what_is_not_there_and_what_cannot_be_done_are_told_apart(self, api):
+    def test_unknown_path_and_unsupported_method_have_different_problems(self, api):
         assert "openapi.json" in problem(api.get("/nothing"), 404)["hint"]
         refused = api.ask("PATCH", "/gate", {"gate": "open"})
         assert "PUT" in problem(refused, 405)["hint"]
@@ -113,7 +114,7 @@ class TestRefusals:
 
 
 class TestAudit:
-    def test_each_change_tells_who_made_it_and_what_it_was(self, api, name):
+    def test_audit_has_the_author_and_the_content_of_each_change(self, api, name):
         by = {
             "define": api.token("define"),
             "operate": api.token("operate"),
@@ -138,7 +139,7 @@ class TestAudit:
         assert told[2]["fields"]["note"] == "n"
         assert all(each["at"].endswith("Z") for each in told)
 
-    def test_switches_and_tokens_are_told_of_too(self, api, name):
+    def test_audit_has_changes_of_gate_groups_and_tokens(self, api, name):
         api.put("/groups/crawl", {"places": int(name[2:6], 16) % 1000 + 1})
         api.put("/gate", {"gate": "closed"})
         api.put("/gate", {"gate": "open"})
@@ -151,10 +152,12 @@ class TestAudit:
         assert all("token" in each for each in names[:2])
         assert "onbeat_" not in str(told), "no secret is told"
 
-    def test_pages_have_every_event_once(self, api, name):
+    def test_audit_pages_contain_every_event_once(self, api, name):
         for n in range(7):
             api.put(f"/schedules/{name}-{n}", HOURLY)
-        api.post("/bulk", {"action": "delete", "which": {"q": name}})  # several may be in one row
+        api.post(
+            "/bulk", {"action": "delete", "which": {"q": name}}
+        )  # one row may have several events
         api.post("/apply", {"source": name, "schedules": {f"{name}/{n}": HOURLY for n in range(7)}})
         seen, cursor = [], ""
         for _ in range(200):
@@ -169,7 +172,7 @@ class TestAudit:
 
 
 class TestTokens:
-    def test_a_token_is_made_shown_once_used_and_revoked(self, api, name):
+    def test_token_is_created_used_and_revoked(self, api, name):
         made = api.post(
             "/tokens", {"name": f"{name}@x", "scope": "read", "owner": "ann", "expires_in": "1h"}
         )
@@ -183,10 +186,10 @@ class TestTokens:
         assert secret not in listed.text
         assert f"{name}@x" in [each["name"] for each in listed.json()["tokens"]]
         assert api.delete(f"/tokens/{name}%40x").status_code == 204
-        assert api.get("/schedules", token=secret).status_code == 401, "at once"
+        assert api.get("/schedules", token=secret).status_code == 401, "immediately"
         problem(api.delete(f"/tokens/{name}%40x"), 404)
 
-    def test_a_name_is_given_once(self, api, name):
+    def test_token_name_cannot_be_reused(self, api, name):
         api.post("/tokens", {"name": name, "scope": "read"})
         assert problem(api.post("/tokens", {"name": name, "scope": "read"}), 422)["field"] == "name"
         assert problem(api.post("/tokens", {"name": "x", "scope": "read", "expires_in": "0s"}), 422)
@@ -194,23 +197,25 @@ class TestTokens:
 
 
 class TestHealth:
-    def test_whoever_looks_after_it_needs_no_token(self, api):
+    def test_health_checks_need_no_token(self, api):
         for path in ("/healthz", "/readyz", "/api/v1/healthz", "/api/v1/readyz"):
             assert httpx.get(f"{api.url}{path}").json()["ok"] is True
 
-    def test_it_is_not_ready_while_ticks_wait_for_a_planner(self, tmp_path):
+    def test_readiness_fails_while_due_ticks_are_undecided(self, tmp_path):
         with serving(tmp_path, node=False) as api:
             assert api.get("//readyz").status_code == 200
             at = (datetime.now(UTC) - timedelta(seconds=40)).strftime("%Y-%m-%dT%H:%M:%SZ")
             api.put("/schedules/late", {"at": at, "grace": "5m", "run": {"command": ["true"]}})
             told = api.get("//readyz")
             assert told.status_code == 503
-            assert re.fullmatch("ticks wait to be decided for 4[0-9] s", told.json()["problem"])
+            assert re.fullmatch(
+                "due ticks have not been decided for 4[0-9] s", told.json()["problem"]
+            )
             assert api.get("//healthz").status_code == 200
             api.put("/gate", {"gate": "closed"})
             assert api.get("//readyz").status_code == 200, "nothing is to be decided"
 
-    def test_it_is_not_ready_without_its_database_and_says_so_soon(self, tmp_path):
+    def test_readiness_fails_fast_without_the_database(self, tmp_path):
         with (
             Server(new_folder()) as server,
             serving(tmp_path, database=server.new_database()) as api,
@@ -232,9 +237,10 @@ class TestHealth:
             eventually(lambda: api.get("//readyz").status_code == 200, 20)
 
     @pytest.mark.usefixtures("looks_often")
-    def test_streams_outlive_a_restart_of_the_database_and_requests_are_asked_to_retry(
-        self, tmp_path
+    def test_streams_survive_a_restart_of_the_database_and_requests_get_retry_after(
+        self, tmp_path, monkeypatch
     ):
+        monkeypatch.setattr(live, "LOOK_EVERY", 0.02)
         with (
             Server(new_folder()) as server,
             serving(tmp_path, database=server.new_database()) as api,
@@ -250,7 +256,9 @@ class TestHealth:
             ):
                 server.stop("fast")
                 refused = eventually(lambda: _unavailable(api), 10)
-                time.sleep(1.0)  # longer than between two looks of each stream
+                for _ in range(8):  # longer than the polling interval of a stream
+                    time.sleep(0.05)
+                    assert _unavailable(api)
                 server.start()
                 eventually(lambda: api.get("/schedules").status_code == 200, 20)
                 (tmp_path / "go").touch()
@@ -268,11 +276,11 @@ def _unavailable(api):
 
 @pytest.fixture
 def looks_often(monkeypatch):
-    monkeypatch.setattr(live, "WELCOME_EVERY", 0.2)
+    monkeypatch.setattr(live, "AUTHORIZE_EVERY", 0.2)
 
 
 class TestMetrics:
-    def test_figures_are_there_for_prometheus(self, api, name):
+    def test_metrics_are_in_prometheus_format(self, api, name):
         api.put(f"/schedules/{name}", HOURLY)
         run = api.post(f"/schedules/{name}/run").json()["run_id"]
         eventually(lambda: api.get(f"/runs/{run}").json()["status"] == "SUCCESS")

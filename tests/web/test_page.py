@@ -1,4 +1,4 @@
-"""The page that a link opens."""
+"""The dashboard."""
 
 import httpx
 
@@ -7,7 +7,7 @@ from tests.web.serving import serving
 HOURLY = {"every": "1h", "run": {"command": ["true"]}}
 
 
-def test_a_link_opens_a_session_that_shows_how_things_stand(tmp_path):
+def test_login_link_opens_the_dashboard(tmp_path):
     with serving(tmp_path) as api:
         api.put("/schedules/<b>%2Fx".replace("<b>", "b"), HOURLY)
         code = api.do(api.beat.service.tokens.link("read"))
@@ -20,13 +20,13 @@ def test_a_link_opens_a_session_that_shows_how_things_stand(tmp_path):
             assert other.get("/login", params={"code": code}).status_code == 403, "it was used"
 
 
-def test_whoever_is_not_known_is_told_how_to_come_in(api):
+def test_dashboard_without_a_session_explains_the_login(api):
     refused = httpx.get(f"{api.url}/", headers={"Accept": "text/html"})
     assert refused.status_code == 401
     assert "onbeat token link" in refused.text
 
 
-def test_a_session_learns_who_it_is_and_how_to_make_changes(api):
+def test_session_returns_its_caller_and_csrf_token(api):
     code = api.do(api.beat.service.tokens.link("operate"))
     with httpx.Client(base_url=api.url) as browser:
         browser.get("/login", params={"code": code})

@@ -1,4 +1,4 @@
-"""Runs over HTTP: started by hand, listed, ended, and heard of from their targets."""
+"""Runs over HTTP: started, listed, canceled, and reported by their targets."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -16,13 +16,13 @@ HOURLY = {"every": "1h", "run": {"command": ["true"]}}
 
 @pytest.fixture
 def name():
-    """A name that no other test has."""
+    """Return a unique name."""
     return f"r-{uuid4().hex[:8]}"
 
 
 @pytest.fixture(scope="module")
 def accepting():
-    """A target that accepts everything and goes on by itself; `asked` has what it was sent."""
+    """A target that accepts every run; `asked` has the requests that it received."""
     asked = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -46,13 +46,13 @@ def accepting():
 
 
 def accepted(api, name, accepting, **more):
-    """Have a run that its target has accepted; return it."""
+    """Return a new run that its target has accepted."""
     url, asked = accepting
     asked.clear()
     api.put(f"/schedules/{name}", {"every": "1h", "run": {"http": url}, **more})
     run = api.post(f"/schedules/{name}/run").json()["run_id"]
     eventually(lambda: asked)
-    # It is accepted when that was committed: then nobody holds it any more.
+    # Once the acceptance is committed, the run has no lease any more.
     eventually(lambda: api.get(f"/runs/{run}").json()["node_id"] is None)
     found = api.get(f"/runs/{run}").json()
     assert found["status"] == "STARTED"
@@ -60,7 +60,7 @@ def accepted(api, name, accepting, **more):
 
 
 class TestStarting:
-    def test_a_run_is_started_by_hand_and_says_so(self, api, name):
+    def test_manual_run_is_started_and_recorded_as_manual(self, api, name):
         api.put(f"/schedules/{name}", HOURLY)
         started = api.post(f"/schedules/{name}/run")
         assert started.status_code == 201
@@ -75,7 +75,7 @@ class TestStarting:
         assert told["by"].startswith("token:test-admin")
         assert told["fields"]["triggered_by"] == "manual"
 
-    def test_the_same_key_is_the_same_run(self, api, name):
+    def test_repeated_idempotency_key_returns_the_same_run(self, api, name):
         api.put(f"/schedules/{name}", HOURLY)
         key = {"Idempotency-Key": "order/17"}
         first = api.post(f"/schedules/{name}/run", {"inputs": {"a": 1}}, headers=key).json()
@@ -85,7 +85,7 @@ class TestStarting:
         assert len(api.get(f"/schedules/{name}/runs").json()["runs"]) == 1
         problem(api.post(f"/schedules/{name}/run", {"inputs": {"a": 2}}, headers=key), 422)
 
-    def test_a_run_that_is_started_by_hand_is_also_of_a_paused_schedule(self, api, name):
+    def test_manual_run_starts_also_while_the_schedule_is_paused(self, api, name):
         api.put(f"/schedules/{name}", HOURLY)
         api.post(f"/schedules/{name}/pause")
         run = api.post(f"/schedules/{name}/run", {}).json()["run_id"]
@@ -93,7 +93,7 @@ class TestStarting:
 
 
 class TestReading:
-    def test_the_last_runs_are_told_with_their_results(self, api, name):
+    def test_runs_are_listed_with_their_results(self, api, name):
         api.put(
             f"/schedules/{name}",
             {
@@ -124,7 +124,7 @@ class TestReading:
         assert [each["run_id"] for each in rest["runs"]] == started[1::-1]
         assert rest["next_cursor"] is None
 
-    def test_runs_can_be_of_some(self, api, name):
+    def test_runs_are_filtered(self, api, name):
         api.put(f"/schedules/{name}", {"every": "1h", "run": {"command": ["false"]}})
         run = api.post(f"/schedules/{name}/run").json()["run_id"]
         eventually(lambda: api.get(f"/runs/{run}").json()["finished_at"])
@@ -148,7 +148,7 @@ class TestReading:
         assert problem(api.get("/runs?since=x"), 422)["field"] == "since"
         problem(api.get("/runs?schedule_id=nobody-ever"), 404)
 
-    def test_pages_have_every_run_once_while_more_come(self, api, name):
+    def test_pages_contain_every_run_once_while_more_are_added(self, api, name):
         api.put(f"/schedules/{name}", {**HOURLY, "overlap": "allow"})
         there = [api.post(f"/schedules/{name}/run").json()["run_id"] for _ in range(10)]
         seen, cursor = [], ""
@@ -161,7 +161,7 @@ class TestReading:
             api.post(f"/schedules/{name}/run")
         assert seen == there[::-1]
 
-    def test_the_history_of_a_schedule_that_was_deleted_is_there(self, api, name):
+    def test_runs_of_a_deleted_schedule_are_listed(self, api, name):
         api.put(f"/schedules/{name}", HOURLY)
         run = api.post(f"/schedules/{name}/run").json()["run_id"]
         eventually(lambda: api.get(f"/runs/{run}").json()["finished_at"])
@@ -170,14 +170,14 @@ class TestReading:
             run
         ]
 
-    def test_a_run_that_is_not_there_is_told(self, api):
+    def test_unknown_run_is_not_found(self, api):
         assert "999999" in problem(api.get("/runs/999999"), 404)["problem"]
         problem(api.get("/runs/x"), 404)
         problem(api.get("/runs/0"), 400)
 
 
 class TestEnding:
-    def test_a_run_that_goes_on_is_ended_once(self, api, name):
+    def test_started_run_is_canceled_once(self, api, name):
         api.put(f"/schedules/{name}", {"every": "1h", "run": {"command": ["sleep", "60"]}})
         run = api.post(f"/schedules/{name}/run").json()["run_id"]
         eventually(lambda: api.get(f"/runs/{run}").json()["status"] == "STARTED")
@@ -189,19 +189,17 @@ class TestEnding:
         problem(api.post("/runs/999999/cancel"), 404)
 
     @pytest.mark.parametrize("by", ["run_id", "idempotency_key"])
-    def test_a_target_tells_of_the_end_of_what_it_accepted(self, api, name, accepting, by):
+    def test_target_reports_the_outcome_of_an_accepted_run(self, api, name, accepting, by):
         run = accepted(api, name, accepting)
         told = {"status": "SUCCESS", "result": {"rows": 3}}
-        for _ in range(2):  # the same again changes nothing
+        for _ in range(2):  # a repeated report changes nothing
             found = api.post(f"/runs/{run[by]}/status", told)
             assert found.status_code == 200
             assert (found.json()["status"], found.json()["result"]) == ("SUCCESS", {"rows": 3})
         problem(api.post(f"/runs/{run[by]}/status", {"status": "FAILED", "error": "no"}), 409)
         assert api.get(f"/runs/{run['run_id']}").json()["status"] == "SUCCESS"
 
-    def test_the_key_of_another_s_run_is_answered_as_one_that_nobody_has(
-        self, api, name, accepting
-    ):
+    def test_key_of_a_run_of_another_owner_is_not_found(self, api, name, accepting):
         key = accepted(api, name, accepting)["idempotency_key"]
         ann = api.token("operate", "ann")
         unknown = "0" * len(key)
@@ -212,7 +210,7 @@ class TestEnding:
         told = [problem(each, 404)["problem"] for each in answers]
         assert told == [f"no run has the key '{each[:56]}..." for each in (key, unknown)]
 
-    def test_a_failure_that_is_told_is_tried_again_unless_it_is_final(self, api, name, accepting):
+    def test_reported_failure_is_retried_unless_final(self, api, name, accepting):
         run = accepted(api, name, accepting, retry=["1h", "1h"])["run_id"]
         found = api.post(f"/runs/{run}/status", {"status": "FAILED", "error": "no room"}).json()
         assert (found["status"], found["attempt"], found["error"]) == ("ENQUEUED", 1, "no room")
@@ -222,9 +220,7 @@ class TestEnding:
         ).json()
         assert (found["status"], found["reason"]) == ("FAILED", "error")
 
-    def test_what_was_accepted_comes_with_a_word_that_is_good_for_its_end_alone(
-        self, api, name, accepting
-    ):
+    def test_callback_token_may_only_report_its_run(self, api, name, accepting):
         run = accepted(api, name, accepting)
         token = accepting[1][0]["Onbeat-Callback-Token"]
         assert api.get(f"/runs/{run['run_id']}", token=token).status_code == 403
@@ -239,7 +235,7 @@ class TestEnding:
         )
         assert done.json()["status"] == "SUCCESS"
 
-    def test_what_makes_no_sense_as_an_end_is_refused(self, api, name, accepting):
+    def test_inconsistent_report_is_refused(self, api, name, accepting):
         run = accepted(api, name, accepting)["run_id"]
         assert (
             problem(api.post(f"/runs/{run}/status", {"status": "SUCCESS", "error": "x"}), 422)[

@@ -1,4 +1,4 @@
-"""Schedules over HTTP: made once, read, edited by whoever saw them last, paused and taken away."""
+"""Schedules over HTTP: created, read, edited, paused and deleted."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,7 @@ HOURLY = {"every": "1h", "run": {"command": ["true"]}}
 
 @pytest.fixture
 def name():
-    """A name that no other test has."""
+    """Return a unique name."""
     return f"s-{uuid4().hex[:8]}"
 
 
@@ -23,7 +23,7 @@ def ids(answer):
 
 
 def problem(answer, status):
-    """Return a refusal, which has to be one."""
+    """Check that a response is a problem, and return it."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     told = answer.json()
@@ -34,7 +34,7 @@ def problem(answer, status):
 
 
 class TestDefining:
-    def test_put_makes_a_schedule_and_then_replaces_all_of_it(self, api, name):
+    def test_put_creates_a_schedule_and_then_replaces_it(self, api, name):
         made = api.put(f"/schedules/{name}", DAILY | {"jitter": "30s"})
         assert made.status_code == 201
         assert made.headers["location"] == f"/api/v1/schedules/{name}"
@@ -44,17 +44,17 @@ class TestDefining:
         assert replaced.json()["definition"] == HOURLY
         assert "location" not in replaced.headers
 
-    def test_the_same_again_is_no_revision(self, api, name):
+    def test_same_definition_creates_no_revision(self, api, name):
         api.put(f"/schedules/{name}", HOURLY)
         assert api.put(f"/schedules/{name}", {**HOURLY, "every": "60m"}).headers["etag"] == '"1"'
 
-    def test_an_id_may_have_slashes(self, api, name):
+    def test_schedule_id_may_contain_slashes(self, api, name):
         made = api.put(f"/schedules/{name}%2Fa%2Fb", HOURLY)
         assert made.headers["location"] == f"/api/v1/schedules/{name}%2Fa%2Fb"
         assert api.get(f"/schedules/{name}%2Fa%2Fb").json()["schedule_id"] == f"{name}/a/b"
         assert api.get(f"/schedules/{name}/a/b").status_code == 404, "a path of another length"
 
-    def test_patch_changes_some_fields_and_takes_others_away_by_null(self, api, name):
+    def test_patch_changes_fields_and_removes_them_by_null(self, api, name):
         run = {"command": ["echo"], "env": {"A": "1", "B": "2"}}
         api.put(f"/schedules/{name}", {"every": "1h", "run": run, "jitter": "30s"})
         patch = {"jitter": None, "run": {"env": {"B": None, "C": "3"}}, "enabled": False}
@@ -62,27 +62,27 @@ class TestDefining:
         run = {"command": ["echo"], "env": {"A": "1", "C": "3"}}
         assert found == {"every": "1h", "run": run, "enabled": False}
 
-    def test_patch_takes_merge_patch_and_no_other_kind_of_patch(self, api, name):
+    def test_patch_accepts_only_merge_patch(self, api, name):
         api.put(f"/schedules/{name}", HOURLY)
         kind = {"Content-Type": "application/merge-patch+json"}
         assert api.patch(f"/schedules/{name}", {"every": "2h"}, headers=kind).status_code == 200
         other = {"Content-Type": "application/json-patch+json"}
         problem(api.patch(f"/schedules/{name}", {"every": "2h"}, headers=other), 415)
 
-    def test_another_kind_of_trigger_takes_the_place_of_the_old_by_null(self, api, name):
+    def test_patch_replaces_the_trigger_by_null_and_another_one(self, api, name):
         api.put(f"/schedules/{name}", HOURLY)
         told = problem(api.patch(f"/schedules/{name}", {"daily": "17:00"}), 422)
         assert "every" in told["problem"] or "daily" in told["problem"]
         edited = api.patch(f"/schedules/{name}", {"daily": "17:00", "every": None})
         assert edited.json()["words"] == "at 17:00 every day, UTC"
 
-    def test_delete_takes_a_schedule_away_once(self, api, name):
+    def test_schedule_is_deleted_once(self, api, name):
         api.put(f"/schedules/{name}", HOURLY)
         assert api.delete(f"/schedules/{name}").status_code == 204
         problem(api.get(f"/schedules/{name}"), 404)
         problem(api.delete(f"/schedules/{name}"), 404)
 
-    def test_a_mistake_is_told_with_its_field_and_what_would_be_right(self, api, name):
+    def test_invalid_definition_is_refused_with_field_and_hint(self, api, name):
         told = problem(
             api.put(f"/schedules/{name}", {"cron": "0 25 * * *", "run": {"command": ["a"]}}), 422
         )
@@ -93,7 +93,7 @@ class TestDefining:
         )
         assert (told["field"], told["hint"]) == ("run.commands", "did you mean 'command'?")
 
-    def test_a_name_that_is_near_to_another_is_hinted_at(self, api, name):
+    def test_misspelt_field_gets_a_suggestion(self, api, name):
         api.put(f"/schedules/{name}", HOURLY)
         assert name in problem(api.get(f"/schedules/{name}x"), 404)["problem"]
         told = problem(api.get("/schedules?limits=3"), 400)
@@ -101,7 +101,7 @@ class TestDefining:
 
 
 class TestCreating:
-    def test_the_same_id_twice_is_one_schedule(self, api, name):
+    def test_creating_the_same_id_twice_is_idempotent(self, api, name):
         asked = {"schedule_id": name, "definition": HOURLY}
         assert api.post("/schedules", asked).status_code == 201
         again = api.post("/schedules", asked)
@@ -110,7 +110,7 @@ class TestCreating:
         assert name in problem(api.post("/schedules", other), 409)["problem"]
         assert api.get(f"/schedules/{name}").json()["definition"] == HOURLY
 
-    def test_the_same_key_twice_is_one_schedule(self, api, name):
+    def test_creating_with_the_same_key_twice_is_idempotent(self, api, name):
         headers = {"Idempotency-Key": name}
         first = api.post("/schedules", {"definition": HOURLY}, headers=headers)
         again = api.post("/schedules", {"definition": HOURLY}, headers=headers)
@@ -118,7 +118,7 @@ class TestCreating:
         assert first.json()["schedule_id"] == again.json()["schedule_id"]
         problem(api.post("/schedules", {"definition": DAILY}, headers=headers), 409)
 
-    def test_the_same_key_of_others_is_another_schedule(self, api, name):
+    def test_idempotency_key_belongs_to_its_caller(self, api, name):
         hook = {"every": "1h", "run": {"http": "https://example.com"}}
         made = {
             api.post("/schedules", {"definition": hook}, headers={"Idempotency-Key": name}, token=token).json()["schedule_id"]
@@ -126,7 +126,7 @@ class TestCreating:
         }  # fmt: skip
         assert len(made) == 3
 
-    def test_many_at_once_with_one_key_are_one_schedule(self, api, name):
+    def test_concurrent_requests_with_one_key_create_one_schedule(self, api, name):
         def make(_):
             return api.post("/schedules", {"definition": HOURLY}, headers={"Idempotency-Key": name})
 
@@ -135,7 +135,7 @@ class TestCreating:
         assert sorted(each.status_code for each in answers) == [200] * 15 + [201]
         assert len({each.json()["schedule_id"] for each in answers}) == 1
 
-    def test_without_an_id_it_gets_one_each_time(self, api):
+    def test_schedule_without_an_id_gets_a_new_one_each_time(self, api):
         made = {
             api.post("/schedules", {"definition": HOURLY}).json()["schedule_id"] for _ in range(2)
         }
@@ -144,9 +144,9 @@ class TestCreating:
 
 
 class TestEditing:
-    """Who edits says which revision they saw."""
+    """Edits with If-Match."""
 
-    def test_an_edit_of_what_was_changed_since_is_refused(self, api, name):
+    def test_edit_of_an_outdated_revision_is_refused(self, api, name):
         api.put(f"/schedules/{name}", HOURLY)
         api.patch(f"/schedules/{name}", {"every": "2h"})
         stale = {"If-Match": '"1"'}
@@ -163,7 +163,7 @@ class TestEditing:
         )
         assert api.delete(f"/schedules/{name}", headers={"If-Match": '"3"'}).status_code == 204
 
-    def test_of_several_edits_of_one_revision_one_wins(self, api, name):
+    def test_one_of_several_edits_of_a_revision_succeeds(self, api, name):
         api.put(f"/schedules/{name}", HOURLY)
 
         def edit(n):
@@ -177,7 +177,7 @@ class TestEditing:
         (won,) = (each.json()["definition"] for each in answers if each.status_code == 200)
         assert api.get(f"/schedules/{name}").json()["definition"] == won
 
-    def test_edits_of_different_fields_without_a_revision_all_come_through(self, api, name):
+    def test_concurrent_patches_of_different_fields_all_succeed(self, api, name):
         api.put(f"/schedules/{name}", HOURLY)
         patches = [{"jitter": "5s"}, {"description": "x"}, {"priority": 3}]
         with ThreadPoolExecutor(3) as pool:
@@ -188,19 +188,19 @@ class TestEditing:
         found = api.get(f"/schedules/{name}").json()["definition"]
         assert (found["jitter"], found["description"], found["priority"]) == ("5s", "x", 3)
 
-    def test_any_revision_will_do_and_none_will_not(self, api, name):
+    def test_if_match_star_requires_an_existing_schedule(self, api, name):
         any_of_them = {"If-Match": "*"}
         problem(api.put(f"/schedules/{name}", HOURLY, headers=any_of_them), 404)
         api.put(f"/schedules/{name}", HOURLY)
         assert api.put(f"/schedules/{name}", DAILY, headers=any_of_them).status_code == 200
 
-    def test_what_is_no_etag_of_ours_is_refused(self, api, name):
+    def test_invalid_etag_is_refused(self, api, name):
         api.put(f"/schedules/{name}", HOURLY)
         for other in ("1", 'W/"1"', '"x"', '"1", "2"', '""'):
             told = problem(api.put(f"/schedules/{name}", DAILY, headers={"If-Match": other}), 422)
             assert told["field"] == "If-Match"
 
-    def test_editing_leaves_a_pause_alone(self, api, name):
+    def test_edit_keeps_a_pause(self, api, name):
         api.put(f"/schedules/{name}", HOURLY)
         api.post(f"/schedules/{name}/pause", {"note": "holiday"})
         edited = api.put(f"/schedules/{name}", DAILY).json()
@@ -208,7 +208,7 @@ class TestEditing:
 
 
 class TestReading:
-    def test_a_schedule_shows_its_next_run_its_last_and_whether_it_is_on(self, api, name):
+    def test_schedule_has_next_run_last_run_and_pause(self, api, name):
         api.put(f"/schedules/{name}", {**DAILY, "enabled": True})
         found = api.get(f"/schedules/{name}").json()
         assert found["next_run_at"].endswith("T17:00:00Z")
@@ -222,7 +222,7 @@ class TestReading:
         assert off["definition"]["enabled"] is False
         assert api.post(f"/schedules/{name}/pause").json()["next_run_at"] is None
 
-    def test_a_schedule_tells_its_next_five_ticks(self, api, name):
+    def test_next_returns_five_ticks(self, api, name):
         api.put(
             f"/schedules/{name}",
             {"cron": "0 9 * * MON-FRI", "timezone": "Europe/Berlin", "run": {"command": ["true"]}},
@@ -239,7 +239,7 @@ class TestReading:
         problem(api.get(f"/schedules/{name}/next?n=1001"), 400)
         assert problem(api.get(f"/schedules/{name}/next?after=tomorrow"), 422)["field"] == "after"
 
-    def test_a_definition_can_be_tried_before_it_is_defined(self, api):
+    def test_preview_returns_ticks_without_storing_the_definition(self, api):
         before = len(api.get("/schedules?limit=1000").json()["schedules"])
         found = api.post("/preview?n=2", {"every": "90m", "run": {"command": ["true"]}}).json()
         assert found["words"] == "every 90 minutes"
@@ -249,7 +249,7 @@ class TestReading:
         )
         assert len(api.get("/schedules?limit=1000").json()["schedules"]) == before
 
-    def test_a_list_is_read_page_by_page_while_others_come_and_go(self, api, name):
+    def test_pages_are_consistent_while_schedules_are_added_and_deleted(self, api, name):
         for n in range(20):
             api.put(f"/schedules/{name}-{n:02}", HOURLY)
         seen, cursor = [], None
@@ -266,7 +266,7 @@ class TestReading:
         left = {f"{name}-{n:02}" for n in range(19 - page)}
         assert left <= set(seen), "none left out that was there all the time"
 
-    def test_the_last_page_has_no_cursor_even_if_it_is_full(self, api, name):
+    def test_full_last_page_has_no_cursor(self, api, name):
         for n in range(4):
             api.put(f"/schedules/{name}-{n}", HOURLY)
         first = api.get(f"/schedules?q={name}&limit=2").json()
@@ -275,7 +275,7 @@ class TestReading:
         assert [each["schedule_id"] for each in second["schedules"]] == [f"{name}-2", f"{name}-3"]
         assert second["next_cursor"] is None
 
-    def test_a_list_can_be_of_some(self, api, name):
+    def test_schedules_are_filtered(self, api, name):
         api.put(f"/schedules/{name}-ok", HOURLY)
         api.put(
             f"/schedules/{name}-bad",
@@ -296,7 +296,7 @@ class TestReading:
 
 
 class TestPausing:
-    def test_a_pause_has_a_note_and_ends_when_it_is_resumed(self, api, name):
+    def test_pause_has_a_note_and_ends_with_resume(self, api, name):
         api.put(f"/schedules/{name}", HOURLY)
         paused = api.post(f"/schedules/{name}/pause", {"note": "holiday"}).json()
         assert (paused["paused"], paused["pause_note"], paused["next_run_at"]) == (
@@ -307,7 +307,7 @@ class TestPausing:
         resumed = api.post(f"/schedules/{name}/resume").json()
         assert (resumed["paused"], resumed["next_run_at"] is not None) == (False, True)
 
-    def test_a_pause_may_end_by_itself(self, api, name):
+    def test_pause_with_until_ends_automatically(self, api, name):
         api.put(f"/schedules/{name}", HOURLY)
         until = (datetime.now(UTC) + timedelta(hours=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
         paused = api.post(f"/schedules/{name}/pause", {"until": until}).json()
@@ -315,7 +315,7 @@ class TestPausing:
         told = problem(api.post(f"/schedules/{name}/pause", {"until": "2020-01-01T00:00:00Z"}), 422)
         assert told["field"] == "until"
 
-    def test_many_are_paused_by_what_they_are_and_first_only_told_of(self, api, name):
+    def test_bulk_pauses_by_filter_and_lists_in_dry_run(self, api, name):
         for n in range(3):
             api.put(f"/schedules/{name}-{n}", HOURLY)
         api.post(f"/schedules/{name}-1/pause")
@@ -334,7 +334,7 @@ class TestPausing:
         assert len(gone["changed"]) == 3
         assert ids(api.get(f"/schedules?q={name}")) == []
 
-    def test_what_would_be_done_to_all_has_to_say_so(self, api):
+    def test_bulk_without_a_condition_is_refused(self, api):
         for which in ({}, {"q": ""}, {"all": False}):
             told = problem(api.post("/bulk", {"action": "delete", "which": which}), 422)
             assert told["field"] == "which"
@@ -343,7 +343,7 @@ class TestPausing:
 
 
 class TestWhy:
-    def test_why_answers_for_any_instant(self, api, name):
+    def test_why_explains_any_instant(self, api, name):
         api.put(f"/schedules/{name}", DAILY)
         found = api.get(f"/schedules/{name}/why?at=2026-01-01T03:00:00Z").json()
         assert found["schedule_id"] == name
@@ -351,7 +351,7 @@ class TestWhy:
         assert found["at"] == "2026-01-01T03:00:00Z"
         assert problem(api.get(f"/schedules/{name}/why?at=x"), 422)["field"] == "at"
 
-    def test_a_local_time_is_in_the_zone_of_the_schedule_and_a_gap_is_its_end(self, api, name):
+    def test_why_reads_local_times_in_the_zone_of_the_schedule(self, api, name):
         certbot = {"daily": "02:30", "timezone": "Europe/Berlin", "run": DAILY["run"]}
         api.put(f"/schedules/{name}", certbot)
         found = api.get(f"/schedules/{name}/why?at=2099-03-29T02:30").json()
@@ -362,7 +362,7 @@ class TestWhy:
 
 
 class TestBackfilling:
-    def test_ticks_of_the_past_are_told_of_and_then_run_once(self, api, name):
+    def test_backfill_previews_past_ticks_and_runs_each_once(self, api, name):
         api.put(f"/schedules/{name}", HOURLY)
         asked = {"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T02:00:00Z"}
         told = api.post(f"/schedules/{name}/backfill", {**asked, "dry_run": True}).json()
@@ -378,7 +378,7 @@ class TestBackfilling:
             f"2026-01-01T0{n}:00:00Z" for n in range(3)
         ]
 
-    def test_a_stretch_that_is_too_long_is_refused(self, api, name):
+    def test_backfill_of_too_many_ticks_is_refused(self, api, name):
         api.put(f"/schedules/{name}", {**HOURLY, "every": "1s"})
         asked = {"from": "2020-01-01T00:00:00Z", "to": "2026-01-01T02:00:00Z"}
         assert problem(api.post(f"/schedules/{name}/backfill", asked), 422)["field"] == "backfill"

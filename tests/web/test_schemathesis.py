@@ -1,6 +1,6 @@
-"""The OpenAPI document is true: what it allows is answered as it says, what it does not is refused.
+"""The OpenAPI document is correct: valid requests are answered as documented, others refused.
 
-`make fuzz` looks for more examples than the ordinary run does.
+`make fuzz` generates more examples than the normal test run.
 """
 
 import os
@@ -17,16 +17,16 @@ from onbeat.core.schedule import read_schedule
 from tests.web.serving import serving
 
 EXAMPLES = int(os.environ.get("API_EXAMPLES", "6"))
-NOT_HERE = {"follow_events", "stop_node"}  # one never ends, the other ends the node
-REFUSED_FOR_REASONS = {404, 409, 412, 422}  # a cron that never fires, an id that is not there
-HAS_400_FOR_THEM = {  # as those who know these routes are used to
+NOT_HERE = {"follow_events", "stop_node"}  # the first never ends, the second stops the node
+REFUSED_FOR_REASONS = {404, 409, 412, 422}  # a cron that never fires, an unknown id
+HAS_400_FOR_THEM = {  # as clients of these routes expect
     "workflow_upsert", "workflow_pause", "workflow_pause_by_id", "workflow_delete", "workflow_get",
     "workflow_runs", "workflow_deploy", "run_launcher_start", "report_run_shortly",
     "workflow_dags", "workflow_versions", "workflow_dag", "workflow_delete_dag",
     "workflow_delete_dags",
     "session_schedule_put", "session_schedule_patch",
 }  # fmt: skip
-NO_HTTP = b"Invalid HTTP request received."  # the server's own words
+NO_HTTP = b"Invalid HTTP request received."  # of the server itself
 METHODS = {"get", "put", "post", "patch", "delete", "trace", "query"}
 WORKFLOW = {
     "schedule_id": "known/two", "workflow_id": "w", "version": 1, "user_id": "ada",
@@ -38,7 +38,7 @@ HOURLY = {"every": "1h", "run": {"command": ["true"]}, "group": "g/1"}
 
 @pytest.fixture(scope="module")
 def known(tmp_path_factory):
-    """An API with something in it, and what path parameters may be of that."""
+    """An API with some data, and path parameters for it."""
     with serving(tmp_path_factory.mktemp("api"), roles=("plan", "api")) as api:
         api.put("/schedules/known%2Fone", HOURLY)
         run = api.post("/schedules/known%2Fone/run").json()["run_id"]
@@ -57,7 +57,7 @@ def known(tmp_path_factory):
 def described(known):
     api, _ = known
     schema = schemathesis.openapi.from_url(f"{api.url}/api/v1/openapi.json", headers=bearer(api))
-    schema.config.generation.update(allow_x00=False)  # no schema says that no text has a NUL
+    schema.config.generation.update(allow_x00=False)  # schemas do not exclude NUL in texts
     return schema
 
 
@@ -72,7 +72,7 @@ def operations(schema):
 
 
 def is_beyond_openapi(answer):
-    """Whether a body was refused for what no schema can say of values that may be anything."""
+    """Whether a body was refused for a rule that a schema cannot express."""
     told = answer.json().get("problem", "")
     return answer.status_code == 400 and any(
         part in told for part in ("more than 64 bits", "too deep", "not JSON", "got `float`")
@@ -80,7 +80,7 @@ def is_beyond_openapi(answer):
 
 
 @pytest.mark.parametrize("mode", GenerationMode, ids=lambda mode: mode.value)
-def test_what_is_generated_from_the_document_is_answered_as_it_says(known, described, mode):
+def test_generated_requests_are_answered_as_documented(known, described, mode):
     api, parameters = known
     for operation in operations(described):
         ask_for(api, operation, parameters, mode)
@@ -111,7 +111,7 @@ def ask_for(api, operation, parameters, mode):
             assert answer.json()["problem"], "a refusal says why"
         if mode is GenerationMode.POSITIVE and answer.status_code >= 400:
             is_told = answer.status_code in REFUSED_FOR_REASONS or is_beyond_openapi(answer)
-            is_told = is_told or "names no code to import" in answer.text  # also not by admins
+            is_told = is_told or "may not name code to import" in answer.text  # also for admins
             name = case.operation.definition.raw["operationId"]
             is_told = is_told or (
                 name in HAS_400_FOR_THEM and answer.json().keys() & {"field", "error"}
@@ -121,7 +121,7 @@ def ask_for(api, operation, parameters, mode):
     ask()
 
 
-def test_methods_that_a_path_does_not_have_are_refused_with_those_that_it_has(known, described):
+def test_unsupported_methods_are_refused_with_the_allowed_ones(known, described):
     api, _ = known
     paths = described.raw_schema["paths"]
     with httpx.Client(base_url=api.url, headers=bearer(api)) as client:
@@ -135,7 +135,7 @@ def test_methods_that_a_path_does_not_have_are_refused_with_those_that_it_has(kn
                 assert allowed - {"options"} == item.keys(), (method, path, allowed)
 
 
-def test_every_operation_says_what_the_door_may_answer(described):
+def test_every_operation_documents_the_refusals_of_the_middleware(described):
     for operation in operations(described):
         answers = operation.definition.raw["responses"]
         is_open = operation.definition.raw.get("security") == []
@@ -144,7 +144,7 @@ def test_every_operation_says_what_the_door_may_answer(described):
         assert wanted <= answers.keys(), operation.label
 
 
-def test_the_document_is_the_same_at_every_start(known, tmp_path):
+def test_document_is_the_same_at_every_start(known, tmp_path):
     api, _ = known
     with serving(tmp_path, node=False) as other:
         assert api.get("/openapi.json").content == other.get("/openapi.json").content

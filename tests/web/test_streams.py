@@ -1,4 +1,4 @@
-"""Streams: only for who may listen, with room for others, and until what they tell of has ended."""
+"""Streams: authorization, limits, and their end."""
 
 import asyncio
 import time
@@ -13,6 +13,8 @@ from onbeat.ports.rows import NodeRow, RunRow
 from onbeat.web import live, output
 from onbeat.web.live import EventStreams
 from onbeat.web.output import Output
+from tests.inside import listeners_of
+from tests.waiting import until
 from tests.web.serving import serving
 from tests.web.test_schedules import problem
 from tests.web.waiting import eventually
@@ -22,18 +24,18 @@ ENDLESS = {"every": "1h", "run": {"command": ["sh", "-c", "echo one; sleep 60"]}
 
 @pytest.fixture
 def name():
-    """A name that no other test has."""
+    """Return a unique name."""
     return f"s-{uuid4().hex[:8]}"
 
 
 @pytest.fixture
 def looks_often(monkeypatch):
-    monkeypatch.setattr(live, "WELCOME_EVERY", 0.2)
+    monkeypatch.setattr(live, "AUTHORIZE_EVERY", 0.02)
 
 
 @contextmanager
 def stream(api, path, token=None, **options):
-    """Listen to a stream; yield an iterator of its lines, of which one has come."""
+    """Open a stream; yield an iterator of its lines, once the first has arrived."""
     headers = {} if "cookies" in options else {"Authorization": f"Bearer {token or api.admin}"}
     url = f"{api.url}/api/v1{path}"
     with httpx.stream("GET", url, headers=headers, timeout=10, **options) as answer:
@@ -48,7 +50,7 @@ def a_token(api, name, **options):
 
 
 def started(api, name, fields=ENDLESS):
-    """Return a run that goes on, and has printed something."""
+    """Return a started run with some output."""
     api.put(f"/schedules/{name}", fields)
     run = api.post(f"/schedules/{name}/run").json()["run_id"]
     eventually(lambda: api.get(f"/runs/{run}/log").text)
@@ -60,16 +62,16 @@ def paths(api, name):
 
 
 @pytest.mark.usefixtures("looks_often")
-def test_a_stream_ends_when_its_token_is_revoked_and_no_sooner(api, name):
+def test_stream_ends_when_its_token_is_revoked_and_not_before(api, name):
     with ExitStack() as open_streams:
         there = [
             open_streams.enter_context(stream(api, path, token=a_token(api, f"{name}-{n}")))
             for n, path in enumerate(paths(api, name))
         ]
         other = open_streams.enter_context(stream(api, "/events"))
-        time.sleep(0.5)
+        time.sleep(0.09)  # it is looked up several times
         api.put(f"/schedules/{name}-2", ENDLESS)
-        assert next(each for each in there[0] if each.startswith("event:")), "it goes on"
+        assert next(each for each in there[0] if each.startswith("event:")), "the stream continues"
         for n, lines in enumerate(there):
             api.do(api.beat.service.tokens.revoke(f"{name}-{n}"))
             begin = time.monotonic()
@@ -80,58 +82,58 @@ def test_a_stream_ends_when_its_token_is_revoked_and_no_sooner(api, name):
 
 
 @pytest.mark.usefixtures("looks_often")
-def test_a_stream_ends_when_its_token_expires(api, name):
+def test_stream_ends_when_its_token_expires(api, name):
     for n, path in enumerate(paths(api, name)):
         with stream(api, path, token=a_token(api, f"{name}-{n}", expires_in=800)) as lines:
             list(lines)
 
 
 @pytest.mark.usefixtures("looks_often")
-def test_a_stream_ends_with_its_session(api, name):
+def test_stream_ends_with_its_session(api, name):
     tokens = api.beat.service.tokens
     for path in paths(api, name):
         session = api.do(tokens.session(api.do(tokens.link())))
         with stream(api, path, cookies={"onbeat": session.secret}) as lines:
-            time.sleep(0.5)
+            time.sleep(0.09)
             api.do(tokens.end_session(session.secret))
             list(lines)
 
 
-def test_that_is_looked_at_often_enough():
-    from onbeat.service.tokens import REMEMBERED  # noqa: PLC0415 - what was looked up may be as old
+def test_authorization_of_streams_is_checked_within_five_seconds():
+    from onbeat.service.tokens import CACHED_FOR  # noqa: PLC0415 - what was looked up may be as old
 
-    assert live.WELCOME_EVERY + REMEMBERED <= 5
+    assert live.AUTHORIZE_EVERY + CACHED_FOR <= 5
 
 
-def test_one_caller_leaves_places_to_others_whatever_they_listen_to(api, name, monkeypatch):
-    monkeypatch.setattr(live, "MOST_OF_ONE", 2)
+def test_number_of_streams_of_a_caller_is_limited(api, name, monkeypatch):
+    monkeypatch.setattr(live, "MOST_STREAMS_OF_CALLER", 2)
     events, log = paths(api, name)
     token = a_token(api, name)
     with stream(api, log, token):
         with stream(api, events, token):
             for path in (events, log):
                 told = problem(api.get(path, token=token), 429)["problem"]
-                assert told == f"token:{name} listens as often as one may"
+                assert told == f"token:{name} has too many open streams"
             with stream(api, events), stream(api, log):
                 pass
             assert api.get(log.removesuffix("?follow=true"), token=token).text == "one\n"
-        eventually(lambda: not api.front._live.has_enough(f"token:{name}"))
+        eventually(lambda: not api.front._live.is_full_for(f"token:{name}"))
         with stream(api, log, token):
             pass
 
 
-def test_nodes_listen_for_others_and_are_counted_with_all_alone(api, name, monkeypatch):
-    monkeypatch.setattr(live, "MOST_OF_ONE", 1)
+def test_streams_of_nodes_count_only_towards_the_total(api, name, monkeypatch):
+    monkeypatch.setattr(live, "MOST_STREAMS_OF_CALLER", 1)
     signer, now = api.do(api.beat.service.tokens.signer()), api.beat.service.clock.now()
     token = signer.node_token(now + 30_000)
     log = f"/runs/{started(api, name)}/log?follow=true&here=true"
-    eventually(lambda: api.front._live._listeners == 0)
+    eventually(lambda: listeners_of(api.front) == 0)
     with stream(api, log, token), stream(api, log, token):
-        monkeypatch.setattr(live, "MOST_LISTENERS", 2)
-        assert "listen" in problem(api.get(log), 503)["problem"]
+        monkeypatch.setattr(live, "MOST_STREAMS", 2)
+        assert "streams are open" in problem(api.get(log), 503)["problem"]
 
 
-def test_each_attempt_of_a_run_is_followed(api, name, tmp_path):
+def test_output_of_each_attempt_is_streamed(api, name, tmp_path):
     script = (
         f"echo try; if [ -e {tmp_path}/2 ]; then exit 0; fi; "
         f"if [ -e {tmp_path}/1 ]; then touch {tmp_path}/2; exit 1; fi; "
@@ -148,8 +150,8 @@ def test_each_attempt_of_a_run_is_followed(api, name, tmp_path):
     assert api.get(f"/runs/{run}").json()["status"] == "SUCCESS"
 
 
-def test_a_node_that_is_asked_for_what_does_not_print_there_says_so(api, name, monkeypatch):
-    monkeypatch.setattr(output, "HERE_WITHIN", 0.3)
+def test_node_without_the_output_file_says_so(api, name, monkeypatch):
+    monkeypatch.setattr(output, "FILE_WITHIN", 0.3)
     api.put(f"/schedules/{name}", ENDLESS)
     api.put("/gate", {"gate": "closed"})
     try:
@@ -162,7 +164,7 @@ def test_a_node_that_is_asked_for_what_does_not_print_there_says_so(api, name, m
 
 
 class Elsewhere:
-    """A run on another node, whose answers are said by a test."""
+    """A run on another node, whose responses a test defines."""
 
     def __init__(self, folder):
         unsaid = {each.name: None for each in fields(RunRow)}
@@ -178,7 +180,7 @@ class Elsewhere:
         self.run = replace(self.run, leased_by=None, finished_at=1, log_tail=tail)
 
     async def heard(self):
-        """Follow it to its end, and return what was told."""
+        """Stream the output to its end, and return it."""
 
         async def nodes():
             none = frozenset()
@@ -194,7 +196,7 @@ class Elsewhere:
             node_token=node_token,
         )
         async with asyncio.timeout(10):
-            return b"".join([each async for each in found.followed(self.run, self.again)])
+            return b"".join([each async for each in found.follow(self.run, self.again)])
 
     @asynccontextmanager
     async def answered_by(self, answer):
@@ -216,13 +218,13 @@ def elsewhere(tmp_path):
     return Elsewhere(tmp_path)
 
 
-def test_a_run_of_another_node_may_be_silent_for_as_long_as_it_goes_on(elsewhere, monkeypatch):
-    assert output.PATIENCE.sock_read is output.PATIENCE.total is None
-    monkeypatch.setattr(output, "STILL_THERE_EVERY", 0.1)
+def test_silent_run_of_another_node_is_followed_while_it_runs(elsewhere, monkeypatch):
+    assert output.TIMEOUT.sock_read is output.TIMEOUT.total is None
+    monkeypatch.setattr(output, "RECHECK_EVERY", 0.02)
 
     async def answer(writer):
         writer.write(OK + b"one\n")
-        await asyncio.sleep(0.5)
+        await until(lambda: elsewhere.looks > 3)
         writer.write(b"two\n")
         elsewhere.ends("two\n")
 
@@ -231,18 +233,16 @@ def test_a_run_of_another_node_may_be_silent_for_as_long_as_it_goes_on(elsewhere
             return await elsewhere.heard()
 
     assert asyncio.run(follow()) == b"one\ntwo\n"
-    assert elsewhere.looks > 3, "whether it goes on is looked up meanwhile"
+    assert elsewhere.looks > 3, "the run is read again meanwhile"
 
 
-def test_who_follows_a_run_is_let_go_when_it_ended_and_its_node_says_nothing(
-    elsewhere, monkeypatch
-):
-    monkeypatch.setattr(output, "STILL_THERE_EVERY", 0.1)
+def test_output_stream_ends_if_the_run_ended_and_its_node_is_silent(elsewhere, monkeypatch):
+    monkeypatch.setattr(output, "RECHECK_EVERY", 0.02)
     gone = asyncio.Event()
 
     async def answer(writer):
         writer.write(OK)
-        await asyncio.sleep(0.2)
+        await until(lambda: elsewhere.looks > 1)
         elsewhere.ends("all of it\n")
         await gone.wait()
 
@@ -256,7 +256,7 @@ def test_who_follows_a_run_is_let_go_when_it_ended_and_its_node_says_nothing(
     assert asyncio.run(follow()) == b"all of it\n"
 
 
-def test_a_node_that_sends_elsewhere_is_not_followed_there(elsewhere):
+def test_redirect_of_a_node_is_not_followed(elsewhere):
     async def answer(writer):
         there = f"Location: {elsewhere.address}/other\r\n".encode()
         writer.write(b"HTTP/1.1 302 Found\r\nConnection: close\r\nContent-Length: 0\r\n" + there)
@@ -267,11 +267,11 @@ def test_a_node_that_sends_elsewhere_is_not_followed_there(elsewhere):
         async with elsewhere.answered_by(answer):
             return await elsewhere.heard()
 
-    assert asyncio.run(follow()) == b"[its node answered 302]\nkept\n"
+    assert asyncio.run(follow()) == b"[its node answered with status 302]\nkept\n"
     assert len(elsewhere.asked) == 1
 
 
-def test_the_next_attempt_is_followed_where_it_is(elsewhere):
+def test_next_attempt_is_followed_on_its_node(elsewhere):
     async def answer(writer):
         writer.write(OK + b"elsewhere\n")
         (elsewhere.folder / "2").write_text("here\n")
@@ -287,8 +287,8 @@ def test_the_next_attempt_is_followed_where_it_is(elsewhere):
     assert asyncio.run(follow()).decode().splitlines() == lines
 
 
-def test_a_run_of_another_node_is_followed_with_its_attempts(tmp_path, postgres_url, name):
-    heard = tmp_path / "heard"  # the first attempt goes on until then
+def test_attempts_of_a_run_of_another_node_are_streamed(tmp_path, postgres_url, name):
+    heard = tmp_path / "heard"  # the first attempt runs until then
     script = f"echo try; [ -e {heard} ] || {{ until [ -e {heard} ]; do sleep 0.05; done; exit 1; }}"
     command = {"every": "1h", "run": {"command": ["sh", "-c", script]}, "retry": ["1s"]}
     with (

@@ -1,4 +1,4 @@
-"""A run that takes too long, on a node: every surface that shows it."""
+"""A stuck run on a node, in every surface that shows it."""
 
 import re
 
@@ -18,7 +18,7 @@ def api(tmp_path, monkeypatch):
         yield found
 
 
-def test_every_surface_shows_it(api, tmp_path):
+def test_every_surface_shows_a_stuck_run(api, tmp_path):
     definition = {"every": "1h", "warn_after": "1s", "run": {"command": ["sleep", "60"]}}
     assert api.put("/schedules/slow", definition).status_code == 201
     assert api.get("/schedules/slow").json()["definition"]["warn_after"] == "1s"

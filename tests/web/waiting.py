@@ -1,10 +1,10 @@
-"""Waiting for what a node does in its own time."""
+"""Waiting for asynchronous effects of a node."""
 
 import time
 
 
 def eventually(look, seconds=10.0):
-    """Return what `look` finds as soon as it finds something."""
+    """Return the result of `look` as soon as it is true."""
     until = time.monotonic() + seconds
     while not (found := look()):
         assert time.monotonic() < until, "it does not happen"

@@ -1,4 +1,4 @@
-"""What the reference keeps of schedules and runs, and what it has to say of a tick in the end."""
+"""The state of schedules and runs in the reference, and its expectation for each tick."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -11,26 +11,26 @@ GOING = ("waiting", "running", "silent")
 
 @dataclass(frozen=True)
 class Answer:
-    """What `why` has to say of a tick."""
+    """The expected answer of `why` for a tick."""
 
     kind: str
     reason: str | None = None
-    row: int | None = None  # the tick whose row it is in; None: there is none yet
-    blockers: frozenset[int] = frozenset()  # one of these ticks is named as in the way
-    instead: int | None = None  # when it would have started with overlap=queue, if that is known
+    row: int | None = None  # the tick whose row has it; None: no row yet
+    blockers: frozenset[int] = frozenset()  # one of these ticks is named as the blocker
+    instead: int | None = None  # when it would have started with overlap=queue, if known
     is_next: bool = False  # it would have been the next to start
-    latest: int | None = None  # when it had to start at the latest
+    latest: int | None = None  # the latest possible start
 
 
 @dataclass(eq=False)
 class Run:
-    """A tick that was decided, with those that it stands for."""
+    """A decided tick, with those coalesced into it."""
 
     schedule: "Schedule"
     tick: int
     decided_at: int
     stands_for: tuple[int, ...] = ()
-    state: str = "waiting"  # or running, silent since its node was killed; or the kind of its end
+    state: str = "waiting"  # or running, silent since its node was killed; or its outcome
     reason: str | None = None
     waits_for: str = "start"  # or its turn in the queue, a retry, or a target that is busy
     due_at: int = 0
@@ -39,11 +39,11 @@ class Run:
     ended_at: int | None = None
     row: int | None = None  # the last tick of the range that it is in
     blockers: tuple["Run", ...] = ()
-    is_next: bool = False  # of those that its blocker was in the way of, it is the first
+    is_next: bool = False  # the first of those behind its blocker
     has_blocked: bool = False
     is_backfill: bool = False
-    start_by: int | None = None  # an edit decided it while no node was up: when its grace ends
-    fields: dict = field(init=False)  # what it starts by: as its schedule said when it was decided
+    start_by: int | None = None  # decided by an edit while no node was up: the end of its grace
+    fields: dict = field(init=False)  # the definition at its decision
 
     def __post_init__(self):
         self.fields = self.schedule.fields
@@ -62,7 +62,7 @@ class Run:
 
     @property
     def unstarted_end(self):
-        """What it is if it ends while it waits: a failure if an attempt was made."""
+        """Its outcome if it ends while waiting: a failure if an attempt was made."""
         return "failed" if self.attempts > self.deferrals else "skipped"
 
     def answer(self):
@@ -74,10 +74,10 @@ class Run:
         return Answer(self.state, self.reason, row, blockers, instead, self.is_next, latest)
 
     def answers(self):
-        """Yield what is to be said of its tick, and of those that it stands for."""
+        """Yield the expected answers for its tick and those coalesced into it."""
         yield self.tick, self.answer()
         for tick in self.stands_for:
-            # If nothing ran that could stand for it, it is what that is.
+            # Without a run, coalesced ticks have the outcome of this one.
             is_skipped = self.state == "skipped"
             stood_for = Answer("coalesced", "coalesced", self.tick)
             yield tick, self.answer() if is_skipped else stood_for
@@ -108,7 +108,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Life:
-    """A stretch of time in which a schedule was there, and had these ticks: later than `start`."""
+    """A period in which a schedule existed with these ticks: later than `start`."""
 
     start: int
     end: int | None
@@ -120,7 +120,7 @@ def timing(fields):
 
 
 def lives_of(script):
-    """Return when each schedule was there, and had which ticks."""
+    """Return the periods in which each schedule existed, with its ticks."""
     found = defaultdict(list)
     for act in script.all_acts():
         lives = found[act.name]

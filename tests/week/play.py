@@ -1,12 +1,12 @@
-"""A script, done to the product: a real scheduler on a real file, with a clock that is turned.
+"""Plays a script on the product: a real scheduler on a real file, with a manual clock.
 
-The clock goes on to when the engine would wake by itself, a target ends, or somebody does something;
-it stands still until the engine has nothing left to do. Targets take the time of that clock.
+The clock moves to the next wake-up of the engine, end of a target, or act of a user;
+it stands still until the engine has nothing left to do. Targets run by that clock.
 """
 
 import asyncio
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import apsw
 
@@ -17,15 +17,13 @@ from onbeat.ports.rows import RunFilter
 from onbeat.testing import ManualClock, a_schedule
 from tests.week.script import Does
 
-LOOPS = {"Planner.run", "Dispatcher.run", "Dispatcher.record"}
-WORKING = {"plan_once", "claim_once", "record_once", "wait_for_places"}
 EXIT_CODES = {"exit": 3}
 BY_HAND = Does(67)
 
 
 @dataclass
 class Target:
-    """An attempt that goes on, until the clock says that it has ended."""
+    """A running attempt, which ends at an instant of the clock."""
 
     ends_at: int
     outcome: object
@@ -33,15 +31,15 @@ class Target:
 
 
 class Targets:
-    """A launcher whose targets do what the script says, in the time of its clock."""
+    """A launcher whose targets follow the script, by its clock."""
 
     def __init__(self, script, clock):
         self._script, self._clock = script, clock
         self.going = {}
-        self.reports = []  # what those that went on elsewhere will tell: when, and of which run
+        self.reports = []  # reports to come from accepted runs: when, and of which run
 
     def check(self, target):
-        """Take any."""
+        """Accept any target."""
 
     def can_cancel(self, target):
         return True
@@ -76,13 +74,13 @@ class Targets:
                 target.future.set_result(target.outcome)
 
     def kill(self, run_ids):
-        """Nothing can be left of them."""
+        """Such runs leave nothing behind."""
 
     async def recover(self):
         return 0
 
     async def close(self):
-        """Nothing is left."""
+        """Nothing to release."""
 
 
 def _future():
@@ -104,13 +102,12 @@ def _outcome(does):
 
 @dataclass
 class Play:
-    """One performance. After `to_the_end`, `beat` is there to be asked."""
+    """One play of a script. After `to_the_end`, `beat` can be queried."""
 
     script: object
     folder: object
     nodes: int = 0
     steps: int = 0
-    _loops: list = field(default_factory=list)
 
     def __post_init__(self):
         self.clock = ManualClock(self.script.first * 1000)
@@ -125,14 +122,11 @@ class Play:
         settings = Settings(database=f"sqlite:///{self.path}", stop_grace=1)
         self.beat = Onbeat(settings=settings, clock=self.clock, launchers={"command": self.targets})
         await self.beat.__aenter__()
-        tasks = asyncio.all_tasks()
-        self._loops = [task for task in tasks if task.get_name() in LOOPS]
-        assert len(self._loops) == len(LOOPS), "the engine is made of these"
 
     async def close(self):
         if self.beat is not None:
             await self.beat.close()
-        self.beat, self._loops = None, []
+        self.beat = None
 
     async def to_the_end(self):
         await self.open()
@@ -157,22 +151,22 @@ class Play:
                 await self._calm()
 
     def _coming(self):
-        """Return when something is due: the engine's alarm, and what targets are about to do."""
+        """Return the instants at which the engine wakes or a target acts."""
         if self.beat is None:
             return []
         due = [target.ends_at for target in self.targets.going.values()]
         due += [t for t, _ in self.targets.reports]
-        alarm = self.beat._open.engine.planner.next_due
+        alarm = self.beat.activity.next_due
         return due if alarm is None else [*due, alarm]
 
     async def _tell(self):
-        """Tell of the ends of what went on elsewhere."""
+        """Report the outcomes of accepted runs."""
         for report in [each for each in self.targets.reports if each[0] <= self.clock.now()]:
             self.targets.reports.remove(report)
             await self.beat.report(report[1], Succeeded())
 
     async def _calm(self):
-        """Wait until the engine has nothing left to do."""
+        """Wait until the engine is idle."""
         runs, looks = self.beat.service.runs, 0
         while True:
             looks += 1
@@ -185,29 +179,26 @@ class Play:
             ]
             waiting = await runs(RunFilter(status="ENQUEUED"))
             if self.targets.going.keys() & {row.run_id for row in asked}:
-                await asyncio.sleep(0.01)  # the engine looks for those every 200 ms
+                await asyncio.sleep(0.01)  # the polling interval of the engine is 200 ms
             elif looks > 1 or not any(map(self._may_start, waiting)):
                 return
 
     def _may_start(self, row):
-        """Return whether a run is due that nothing is known to be in the way of."""
+        """Return whether a run is due and not blocked."""
         return row.due_at <= self.clock.now() and row.blocked_by is None and row.grp is None
 
     async def _until_all_wait(self):
         """Wait until every part of the engine waits to be woken."""
-        while busy := [task._fut_waiter for task in self._loops if not _waits(task)]:
-            if all(future is not None and not future.done() for future in busy):
-                await asyncio.wait(busy, return_when=asyncio.FIRST_COMPLETED)
-            else:
-                await asyncio.sleep(0)
+        while not self.beat.activity.is_waiting:  # noqa: ASYNC110 - it is the engine's doing
+            await asyncio.sleep(0.0002)
 
-    # -- what people do
+    # -- acts of users
 
     async def _group(self, act):
         await self.beat.service.set_group(act.name, **act.given)
 
     async def _define(self, act):
-        """Define a schedule, also while there is no node."""
+        """Define a schedule, also while no node is up."""
         given, client = a_schedule(act.name, **act.given), self.beat
         if client is None:
             client = Onbeat(f"sqlite:///{self.path}", clock=self.clock)
@@ -247,7 +238,7 @@ class Play:
         await self.close()
 
     async def _crash(self, act):
-        """Go on with the file as it is now: whoever had it never gets to write to it again."""
+        """Continue with a copy of the file, so that the killed node cannot write to it any more."""
         before = self.path
         self.nodes += 1
         with closing(apsw.Connection(str(before))) as source:
@@ -256,14 +247,3 @@ class Play:
 
     async def _open(self, act):
         await self.open()
-
-
-def _waits(task):
-    """Return whether a part of the engine waits to be woken."""
-    coroutine, names = task.get_coro(), []
-    while hasattr(coroutine, "cr_await"):
-        names.append(coroutine.cr_code.co_name)
-        coroutine = coroutine.cr_await
-    future = task._fut_waiter
-    is_waiting = names[-1:] == ["wait"] and future is not None and not future.done()
-    return is_waiting and not WORKING & set(names)

@@ -1,4 +1,4 @@
-"""What has to become of every tick of a script, worked out from the script and the rules alone.
+"""The expected outcome of every tick of a script, computed from the script and the rules alone.
 
 The rules are those of the design, section 4, each where it is applied. Nothing of the product is
 imported. Time is whole UTC seconds and goes from one thing that happens to the next; of what happens
@@ -20,7 +20,7 @@ NOT_RETRYABLE = {"signal", "launch_failed"}
 
 
 class Reference:
-    """A script, played on paper: `answers` are what is to be said of its ticks, by schedule."""
+    """A script, played by the rules: `answers` has the expected answers by schedule."""
 
     def __init__(self, script):
         self.script, self.now = script, script.first
@@ -40,11 +40,11 @@ class Reference:
             told.update((tick, Answer("undecided")) for tick in schedule.undecided)
 
     def ticks(self, name):
-        """Return all ticks of a schedule, and some that are to come."""
+        """Return all ticks of a schedule, and some future ones."""
         return sorted(self.answers[name]) + self.to_come[name]
 
     def life_at(self, name, instant):
-        """Return the life that an instant is in, if the schedule was there."""
+        """Return the life of the schedule at an instant, or None."""
         found = [each for each in self.lives[name] if each.start < instant]
         found = [each for each in found if each.end is None or instant <= each.end]
         return found[0] if found else None
@@ -61,7 +61,7 @@ class Reference:
                     self.to_come[name] = ticks_between(life.fields, last, last + 3 * DAY)
 
     def _at(self, when, rank, do, *given):
-        """Have something done at a time; of ticks and starts, those of the first name first."""
+        """Schedule an action; simultaneous ticks and starts are ordered by name."""
         name = given[0].schedule.name if rank == STARTS else given[0] if rank == TICKS else ""
         heapq.heappush(self._agenda, (when, rank, name, next(self._order), do, given))
 
@@ -75,7 +75,7 @@ class Reference:
         self._plan(schedule)
 
     def _plan(self, schedule):
-        """Decide what is due, unless there is nobody to, or it is not to be."""
+        """Decide due ticks, unless no node is up or the gate is closed."""
         if not (self._is_up and self._is_open) or schedule.is_paused or not schedule.undecided:
             return
         due, schedule.undecided = schedule.undecided, []
@@ -88,7 +88,7 @@ class Reference:
         self._skip_all(schedule, too_old, "missed")
         due = due[len(too_old) :]
         match schedule.fields.get("catchup", "once"):
-            case "once":  # the latest of all undecided ones runs and stands for the rest
+            case "once":  # the latest undecided tick runs, the others are coalesced
                 self._decide(schedule, due[-1], stands_for=tuple(due[:-1]))
             case "none":
                 late = [tick for tick in due if tick < self.now - GRACE]
@@ -111,7 +111,7 @@ class Reference:
         if not fields["run"].get("enabled", True):
             self._end(run, "skipped", "disabled_target")
             return
-        # A run that waits for a retry is not in flight: a fresh tick first ends it.
+        # A run awaiting a retry is not in flight: a new tick ends it first.
         for other in waiting:
             self._end(other, other.unstarted_end, "superseded")
         if "rate" in fields and self._is_over_rate(schedule):
@@ -126,7 +126,7 @@ class Reference:
                 self._end(run, "skipped", "queue_full")
             case "queue" if others or behind:
                 self._wait(run, "queue")
-            case "replace" if others:  # our targets end as soon as they are asked to
+            case "replace" if others:  # these targets end immediately when cancelled
                 self._wait(run, "start")
                 for other in others:
                     self._end(other, "canceled", "superseded")
@@ -134,7 +134,7 @@ class Reference:
                 self._wait(run, "start")
 
     def _is_over_rate(self, schedule):
-        """Return whether there were as many starts as there may be in any 24 hours."""
+        """Return whether the maximum number of starts in 24 hours is reached."""
         most = int(schedule.fields["rate"].removesuffix("/day"))
         starts = [run for run in schedule.runs if run.attempts and run.decided_at > self.now - DAY]
         return len(starts) >= most
@@ -147,7 +147,7 @@ class Reference:
         self._end(run, "skipped", "overlap")
 
     def _skip_all(self, schedule, ticks, reason):
-        """Skip ticks by one row for all."""
+        """Skip ticks, recorded in one row."""
         for tick in ticks:
             run = Run(schedule, tick, self.now, state="skipped", reason=reason, row=ticks[-1])
             schedule.runs.append(run)
@@ -163,12 +163,12 @@ class Reference:
             self._at(run.due_at, STARTS, self._start_run, run)
 
     def _give_up(self, run):
-        """End what has waited too long to start: in its own queue, or for a place in its group."""
+        """End a run that waited too long in its queue, or for a place in its group."""
         if run.state == "waiting" and not run.attempts:
             self._end(run, "skipped", "deadline" if run.waits_for == "queue" else "group_full")
 
     def _start_run(self, run):
-        """Start a run whose time has come, if it may."""
+        """Start a due run, if it may start."""
         schedule = run.schedule
         is_held = schedule.is_paused and not run.is_backfill
         if run.state != "waiting" or is_held or not (self._is_up and self._is_open):
@@ -193,9 +193,9 @@ class Reference:
         return group is None or len(started) < self._groups[group]
 
     def _finish(self, run, attempt, ends, does):
-        """Record how an attempt ended, and what follows from that."""
+        """Record the outcome of an attempt, and its consequences."""
         if run.state != "running" or run.attempts != attempt:
-            return  # it had ended before
+            return  # it has already ended
         delays, tried = run.fields.get("retry", []), run.attempts - run.deferrals
         if ends == "accepts":
             self._go_on_elsewhere(run, attempt, does)
@@ -210,7 +210,7 @@ class Reference:
             self._end(run, "failed", ends)
 
     def _go_on_elsewhere(self, run, attempt, does):
-        """Have a target report its outcome: within the schedule's timeout, or within an hour."""
+        """Schedule the report of a target: within the timeout of the schedule, or within an hour."""
         latest = self.now + (run.schedule.length("timeout") or HOUR)
         if does.tells is not None and self.now + does.tells < latest:
             self._at(self.now + does.tells, ENDS, self._finish, run, attempt, "ok", does)
@@ -218,7 +218,7 @@ class Reference:
             self._at(latest, ENDS, self._finish, run, attempt, "timeout", does)
 
     def _end(self, run, state, reason=None):
-        """End a run for good; what waited for its end may start."""
+        """Finish a run; runs waiting for its end may start."""
         assert not run.is_over, "it ends once"
         run.state, run.reason, run.ended_at = state, reason, self.now
         schedule = run.schedule
@@ -235,7 +235,7 @@ class Reference:
                 for waiting in other.waiting("start"):
                     self._at(self.now, STARTS, self._start_run, waiting)
 
-    # -- what people do
+    # -- acts of users
 
     def _group(self, act):
         self._groups[act.name] = act.given["places"]
@@ -250,7 +250,7 @@ class Reference:
         known.fields = act.given
 
     def _decide_owed(self, schedule):
-        """Decide, by the old definition, what an edit of the timing finds: it starts nothing of the past."""
+        """Decide overdue ticks by the old definition at an edit of the timing, which starts no past tick."""
         due, schedule.undecided = schedule.undecided, []
         if schedule.is_paused or not self._is_open:
             self._skip_all(schedule, due, "paused" if schedule.is_paused else "gate_off")
@@ -289,7 +289,7 @@ class Reference:
             self._decide(schedule, asked_for[-1], stands_for=tuple(asked_for[:-1]))
 
     def _go_on(self, schedule, since):
-        """Resume what was paused until then: what was planned up to then is left out."""
+        """Resume a schedule: ticks planned during the pause are skipped."""
         schedule.is_paused, schedule.paused_until, schedule.failures = False, None, 0
         later = [tick for tick in schedule.undecided if tick > since]
         schedule.undecided = [tick for tick in schedule.undecided if tick <= since]
@@ -304,7 +304,7 @@ class Reference:
                 self._leave_out(schedule, "gate_off")
 
     def _leave_out(self, schedule, reason):
-        """Skip what was planned in the meantime, and what waits and was due long ago."""
+        """Skip ticks planned in the meantime, and waiting runs that are long overdue."""
         due, schedule.undecided = schedule.undecided, []
         self._skip_all(schedule, due, reason)
         for run in schedule.waiting():
@@ -319,7 +319,7 @@ class Reference:
         self._end(run, "canceled", "canceled")
 
     def _start(self, act):
-        """A run by hand is beside the ticks."""
+        """A manual run is independent of the ticks."""
 
     def _backfill(self, act):
         schedule = self._schedules[act.name]
@@ -331,7 +331,7 @@ class Reference:
                 self._wait(again, "start")
 
     def _stop(self, act):
-        """Stop in good order: what runs is ended."""
+        """Stop gracefully: started runs are ended."""
         self._is_up = False
         for run in self._all("running"):
             self._end(run, "canceled", "canceled")
@@ -342,7 +342,7 @@ class Reference:
             run.state = "silent"
 
     def _open(self, act):
-        """Start again: first what a dead node left is decided, then what is due."""
+        """Start again: first decide what a dead node left, then what is due."""
         self._is_up = True
         for run in self._all("silent"):
             if run.fields.get("on_lost") == "retry":

@@ -1,4 +1,4 @@
-"""What happens, as data: who is defined when, what each target does, who turns which knob at which time.
+"""Scripts as data: which schedules are defined when, what each target does, and the acts of users.
 
 Both sides read this and nothing else of each other: `play` does it to the product, `reference`
 works out on paper what has to become of every tick. Times are texts as a person in Berlin reads
@@ -23,8 +23,8 @@ DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 class Does:
     """What a target does with one attempt: how long it takes, and how it ends.
 
-    `accepts` goes on elsewhere, and tells of its end `tells` after that, if at all; `busy` wants to
-    be asked again in `again`; any other end but `ok` is a reason.
+    `accepts` accepts the run, and reports its outcome `tells` after that, if at all; `busy` asks for
+    a retry after `again`; any other end but `ok` is a reason.
     """
 
     takes: int
@@ -35,7 +35,7 @@ class Does:
 
 @dataclass(frozen=True)
 class Act:
-    """Something that somebody does."""
+    """An act of a user."""
 
     at: int
     verb: str
@@ -45,7 +45,7 @@ class Act:
 
 @dataclass(frozen=True, eq=False)
 class Script:
-    """A stretch of time, from its first second to its last."""
+    """A period, from its first second to its last."""
 
     first_day: date
     begins: str
@@ -81,7 +81,7 @@ class Script:
         return self.instant(self.ends)
 
     def all_acts(self):
-        """Return what somebody does, in order."""
+        """Return the acts, in order."""
         found = [Act(self.instant(at), verb, *rest) for at, verb, *rest in self.acts]
         assert found == sorted(found, key=lambda act: act.at), "the script is in order"
         return found
@@ -92,12 +92,12 @@ class Script:
         return self.but.get(f"{key} #{attempt}") or self.but.get(key) or self.usually[name]
 
     def holds(self, name, tick):
-        """Return what the condition of a run answers."""
+        """Return the result of the condition of a run."""
         return f"{name} {self.told(tick)}" not in self.not_when
 
 
 def takes(length, ends="ok", **more):
-    """Return what takes so long: `40m07s`."""
+    """Return a target that takes this long: `40m07s`."""
     return Does(seconds(length), ends, **{name: seconds(each) for name, each in more.items()})
 
 

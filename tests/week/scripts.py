@@ -1,8 +1,8 @@
 """The scripts: a messy week, and shorter ones of the nights in which the clocks change.
 
-The week is the one whose Sunday has 02:30 twice. It has an outage in good order and a crash, edits of
+The week is the one whose Sunday has 02:30 twice. It has a graceful outage and a crash, edits of
 triggers and of policies, a deletion, pauses of every kind, a closed gate, a group that is full, runs
-that overlap, fail, are tried again, are slow, are canceled, or never tell of their end.
+that overlap, fail, are tried again, are slow, are canceled, or never report their outcome.
 """
 
 from datetime import date
@@ -60,7 +60,7 @@ WEEK = Script(
     acts=(
         ("Mon 00:00:00", "group", "press", {"places": 1}),
         *(("Mon 00:00:00", "define", name, fields) for name, fields in AUTUMN.items()),
-        # What waits for its retry keeps its retries and its timeout.
+        # A run awaiting a retry keeps its retries and its timeout.
         ("Mon 09:00:20", "define", "keeps", KEEPS | {"retry": [], "timeout": "1h"}),
         ("Mon 09:07:30", "start", "poll"),
         ("Mon 12:10:10", "define", "tidy", TIDY | {"enabled": False}),
@@ -68,9 +68,9 @@ WEEK = Script(
         ("Mon 17:21:10", "cancel", "deploy", {"tick": "Mon 16:00"}),
         ("Tue 12:10:10", "define", "tidy", TIDY),
         ("Tue 15:10:30", "pause", "mail", {"until": "Tue 19:10:10"}),
-        # The scheduler is stopped in good order, and there is none for seven hours.
+        # The scheduler is stopped gracefully, and none is up for seven hours.
         ("Tue 20:00:40", "stop"),
-        # Edits meanwhile: of when it ticks, just after a tick; and of something else.
+        # Edits meanwhile: of the timing, just after a tick; and of something else.
         ("Wed 01:10:30", "define", "drift", DRIFT | {"cron": "55 */2 * * *", "retry": []}),
         ("Wed 01:30:15", "define", "steady", STEADY | {"overlap": "queue"}),
         ("Wed 03:00:20", "open"),
@@ -88,7 +88,7 @@ WEEK = Script(
         ("Thu 15:30:30", "resume", "feed"),
         ("Fri 00:10:10", "define", "tidy", TIDY),
         ("Fri 09:30:30", "define", "temp", defined(every="3h", overlap="queue")),
-        # Its node is killed: what it had running is lost. Another takes its place.
+        # The node is killed: its started runs are lost. Another node takes over.
         ("Fri 13:40:50", "crash"),
         ("Fri 15:10:15", "open"),
         ("Sat 00:07:30", "define", "poll", POLL),
@@ -190,7 +190,7 @@ NIGHTLY = {
 
 
 def a_night(first_day, *acts):
-    """Return the night from a Saturday's evening to Sunday's noon."""
+    """Return a script from Saturday evening to Sunday noon."""
     return Script(
         first_day=first_day,
         begins="Sat 21:00:00",
@@ -223,7 +223,7 @@ SCRIPTS = {
     "autumn, down": a_night(AUTUMN_NIGHT, ("Sun 02:10:40", "stop"), ("Sun 02:50:20 again", "open")),
 }
 
-# A pause that ends by itself, but at a time at which nothing runs that could go on.
+# A pause that ends automatically, at a time at which nothing could resume.
 OUTLASTED = Script(
     first_day=date(2026, 10, 20),
     begins="Tue 12:00:00",

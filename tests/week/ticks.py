@@ -1,4 +1,4 @@
-"""The ticks of the triggers that the scripts use, found by walking the clock: slow, and plain to see.
+"""The ticks of the triggers in the scripts, found by walking the clock: slow, but obviously correct.
 
 A wild cron ticks at every real minute whose wall time matches; a fixed time once for each day: in a
 fold the first time, in a gap at the first instant after it.
@@ -58,9 +58,9 @@ def fixed_times(cron, zone, first, last, *, skips=False):
 
 
 def first_pass(wall, zone):
-    """Return when a wall clock first shows this, or the first instant after a gap that it is in."""
+    """Return the first instant with this local time, or the first instant after the gap that skips it."""
     t = int(wall.replace(tzinfo=zone, fold=0).timestamp())
-    if is_in_gap(wall, zone):  # the clock shows more than that already: back to where it jumped
+    if is_in_gap(wall, zone):  # the local time is already later: return to the transition
         while shown(t - MINUTE, zone) > wall:
             t -= MINUTE
     return t
@@ -71,7 +71,7 @@ def is_in_gap(wall, zone):
 
 
 def shown(t, zone):
-    """Return what a wall clock shows."""
+    """Return the local time."""
     return datetime.fromtimestamp(t, zone).replace(tzinfo=None, fold=0)
 
 
@@ -93,7 +93,7 @@ def parsed(cron):
 
 
 def numbers(text, last):
-    """Return what `*/20`, `1-3`, `8-18/2`, `20,50` or `5` stands for, up to `last`."""
+    """Return the values of `*/20`, `1-3`, `8-18/2`, `20,50` or `5`, up to `last`."""
     found = set()
     for part in text.split(","):
         span, _, step = part.partition("/")

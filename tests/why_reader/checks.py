@@ -17,6 +17,8 @@ T = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 S = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 W = r"(?:tick|\w+ start) of "
 PATTERNS = []
+UNLAUNCHED = "asked to end before it was launched"  # the error that is stored with such a run
+NOT_LAUNCHED = re.compile(r"not launched|without being launched|before it was launched")
 
 
 def says(pattern):
@@ -75,7 +77,7 @@ class Checker:
             self.sentences += 1
             self._sentence(asked, sentence)
         launched = [s for s in told if s.startswith("it ran from")]
-        if launched and any("it was not launched" in s for s in told):
+        if launched and any(NOT_LAUNCHED.search(s) for s in told):
             self._say(asked, "it was not launched, and ran")
 
     def _say(self, asked, problem):
@@ -577,6 +579,12 @@ def error(asked, what, text):
     return asked.story.reason == reasons[what] and told == text
 
 
+@says(r"it was canceled before it was launched")
+def canceled_unlaunched(asked):
+    error = asked.story.error or asked.row["error"]
+    return asked.story.reason == "canceled" and error == UNLAUNCHED
+
+
 @says(r"the program ended with exit code (\d+)")
 def exit_code(asked, code):
     return asked.story.reason == "exit" and asked.row["exit_code"] == int(code)
@@ -611,6 +619,13 @@ def with_on_lost(asked):
 def ran(asked, since, until):
     (only,) = asked.story.attempts
     return (only.started_at, only.ended_at) == (milliseconds(since), milliseconds(until))
+
+
+@says(r"(?:it|attempt (\d+)) was announced at (<T>), and ended at (<T>) without being launched")
+def unlaunched(asked, number, since, until):
+    found = attempt(asked, number)
+    what = (found.started_at, found.ended_at, found.error or asked.story.error)
+    return what == (milliseconds(since), milliseconds(until), UNLAUNCHED)
 
 
 @says(r"(?:it|attempt (\d+)) was announced at (<T>), and recorded as lost at (<T>)")

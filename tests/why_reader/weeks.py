@@ -4,7 +4,6 @@ There are outages in good order and crashes, pauses, edits, a closed gate, manua
 cancellations, targets that are slow, fail, are busy or never report, and a night on which the clocks change.
 """
 
-import asyncio
 import json
 import sqlite3
 from contextlib import closing, suppress
@@ -24,7 +23,7 @@ from onbeat.app.settings import Settings
 from onbeat.core.runs.run import Succeeded
 from onbeat.errors import OnbeatError
 from onbeat.systems.sessions.definitions import PromptRefused
-from tests.week.play import LOOPS, Play, Targets
+from tests.week.play import Play, Targets
 from tests.week.script import DAY, HOUR, MINUTE, Act, Does
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -153,9 +152,6 @@ class Week(Play):
         self.targets = AllTargets(self.script, self.clock, self.offers())
         self.beat = self.new_beat()
         await self.enter()
-        tasks = asyncio.all_tasks()
-        self._loops = [task for task in tasks if task.get_name() in LOOPS]
-        assert len(self._loops) == len(LOOPS), "the engine is made of these"
 
     def offers(self):
         return KINDS
@@ -383,7 +379,7 @@ class Sessions(Week):
         await super().open()
 
     async def look(self):
-        await self.beat.systems.sessions.look()
+        await self.beat.systems.sessions.reconcile()
 
     async def put(self, slug, **schedule):
         given = {"prompt": f"{slug}!", "enabled": True, "schedule": schedule}
@@ -461,7 +457,7 @@ class Agents(Week):
     async def close(self):
         if self.beat is not None:
             await self.its.close()
-        self.beat, self._loops = None, []
+        self.beat = None
 
     async def define(self):
         await self.its.publish(LogEntry(text="first"))

@@ -11,7 +11,7 @@ from functools import cached_property
 from onbeat.app import logs
 from onbeat.app.settings import Settings
 from onbeat.app.stores import open_store
-from onbeat.ports.outside import Launcher
+from onbeat.ports.launcher import Launcher
 from onbeat.service.access import LOCAL, Caller
 from onbeat.service.service import Service
 from onbeat.stores.sql.store import SqlStore

@@ -13,7 +13,8 @@ from onbeat.launchers.command import PASSED, ProcessLauncher, output_path
 from onbeat.launchers.http.launcher import HttpLauncher
 from onbeat.launchers.python.launcher import FunctionLauncher
 from onbeat.launchers.python.threads import CallThreads
-from onbeat.ports.outside import Launcher, Listener, check_launch
+from onbeat.ports.launcher import Launcher, check_launch
+from onbeat.ports.store import Listener
 from onbeat.service.tokens import Tokens
 from onbeat.stores.sql.store import SqlStore
 from onbeat.stores.sqlite.store import SqliteStore

@@ -16,7 +16,7 @@ from onbeat.core.notify.notifications import (
 from onbeat.engine.outbox import LONGEST_SEND, ChannelAdapter, Outbox
 from onbeat.errors import InvalidSchedule, InvalidSettings, meant, shown
 from onbeat.files.secrets import read_secret
-from onbeat.ports.outside import Notifier
+from onbeat.ports.notifier import Notifier
 from onbeat.ports.store import Store
 
 

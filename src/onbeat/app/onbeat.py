@@ -23,12 +23,14 @@ from onbeat.core.policy import read_policy
 from onbeat.core.runs.run import Accepted, Failed, Succeeded
 from onbeat.core.schedule import ID, Schedule, check_schedule, read_target
 from onbeat.core.triggers.base import Trigger
+from onbeat.engine.node import Activity
 from onbeat.engine.store_retry import until_answered
 from onbeat.errors import InvalidSchedule, InvalidSettings, naming, shown
 from onbeat.launchers.python.launcher import Function, FunctionLauncher
-from onbeat.ports.outside import Launcher, Listener, check_launch
+from onbeat.ports.clock import Clock
+from onbeat.ports.launcher import Launcher, check_launch
 from onbeat.ports.rows import RunFilter, RunRow, ScheduleRow
-from onbeat.ports.store import Clock, Upserted
+from onbeat.ports.store import Listener, Upserted
 from onbeat.service.service import Service
 
 START_LIMIT = 15.0  # seconds: a start fails if the store does not answer for so long
@@ -237,9 +239,12 @@ class Onbeat:
 
     async def close(self) -> None:
         """Stop in good order: the node, then the systems, which record its last outcomes."""
-        runtime, self._runtime = self._runtime, None
-        if runtime is not None:
-            await runtime.close()
+        if self._runtime is None:
+            return
+        try:
+            await self._runtime.close()
+        finally:
+            self._runtime = None
 
     async def define(self, *schedules: Schedule, update_waiting: bool = False) -> list[Upserted]:
         """Define schedules. A definition that changes nothing writes nothing.
@@ -325,6 +330,13 @@ class Onbeat:
     def is_node(self) -> bool:
         """Whether this process is a node, rather than a client of another process that is."""
         return self._running.engine is not None
+
+    @property
+    def activity(self) -> Activity:
+        """What the engine of this node is doing at this moment, for tests that wait for it."""
+        engine = self._running.engine
+        assert engine is not None, "only a node has an engine: another process is the node"
+        return engine.activity
 
     @property
     def _running(self) -> Runtime:

@@ -21,9 +21,10 @@ from onbeat.core.notify.notifications import DeliveryRefused, DeliveryUnknown
 from onbeat.core.runs.run import Failed
 from onbeat.core.schedule import ON_RAY
 from onbeat.errors import InvalidSettings
+from onbeat.files.extras import install_command
 from onbeat.launchers.http.launcher import HttpLauncher
 from onbeat.notifiers.smtp import SmtpNotifier
-from onbeat.ports.outside import HttpResponse
+from onbeat.ports.http import HttpResponse
 from onbeat.systems.flows.panel import Panel, PanelAway, PanelRefuses
 from onbeat.systems.ray.link import NO_RAY, GatewayEnded, Link
 
@@ -154,9 +155,8 @@ class PeerChecker:
             problem = "workflows_executor is ray, but ray_address is not set"
             return PeerCheck("ray", "fail", problem, 'ray_address = "10.0.0.7:6379", or "auto"')
         if find_spec("ray") is None:
-            problem, _, hint = NO_RAY.partition(" (")
-            return PeerCheck("ray", "fail", problem, hint.rstrip(")"))
-        hint = "start one with ray start --head, or correct ray_address"
+            return PeerCheck("ray", "fail", NO_RAY, install_command("ray"))
+        hint = "ray start --head starts one; ray_address names it"
         host, _, port = address.removeprefix("ray://").rpartition(":")
         if host and port.isdigit():
             try:
@@ -224,7 +224,7 @@ class _Channel:
         name = f"apprise {self._channel.name}"
         if find_spec("apprise") is None:
             return PeerCheck(
-                name, "warn", "apprise is not installed here", "pip install 'onbeat[notify]'"
+                name, "warn", "apprise is not installed here", install_command("notify")
             )
         text = f"{self._channel.shown} was not checked: Apprise can only send"
         return PeerCheck(name, "ok", f"{text} (onbeat notify test {self._channel.name})")

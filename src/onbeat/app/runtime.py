@@ -32,8 +32,9 @@ from onbeat.engine.store_retry import until_answered
 from onbeat.errors import InvalidFile, NodeForgotten, StoreFailed, StoreHeld
 from onbeat.launchers.command import forget_output
 from onbeat.launchers.python.launcher import FunctionLauncher
-from onbeat.ports.outside import Launcher, Listener
-from onbeat.ports.store import Clock, Node
+from onbeat.ports.clock import Clock
+from onbeat.ports.launcher import Launcher
+from onbeat.ports.store import Listener, Node
 from onbeat.service.service import Service
 from onbeat.stores.sql.store import SqlStore
 
@@ -131,7 +132,7 @@ class Runtime:
     async def _start_node(self, *, is_defined: bool = False) -> Engine:
         """Take steps 2 to 5. A client that takes over has defined its schedules already."""
         node = self._new_node()
-        await self.store.hold(node)
+        await self.store.acquire(node)
         if not is_defined:
             await self._define()
         if "plan" in self._settings.roles:

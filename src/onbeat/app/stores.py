@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from onbeat.app.settings import Settings
 from onbeat.errors import InvalidSettings, StoreInDoubt, StoreUnusable
 from onbeat.events import Event
-from onbeat.ports.outside import Listener
-from onbeat.ports.store import Clock, Node
+from onbeat.files.extras import install_command
+from onbeat.ports.clock import Clock
+from onbeat.ports.store import Listener, Node
 from onbeat.stores.sql.store import SqlStore
 from onbeat.stores.sqlite.store import LockHolder, SqliteStore, who_holds
 
@@ -53,7 +54,7 @@ async def open_postgres(
         from onbeat.stores.postgres.store import PostgresStore  # noqa: PLC0415 - an extra
     except ModuleNotFoundError:
         problem = "PostgreSQL needs a driver that is not installed"
-        raise StoreUnusable(f"{problem} (pip install 'onbeat[postgres]')") from None
+        raise StoreUnusable(f"{problem} ({install_command('postgres')})") from None
     return await PostgresStore.open(settings.database, clock=clock, listener=listener)
 
 
@@ -72,7 +73,7 @@ async def move_to_postgres(settings: Settings, to: Settings) -> dict[str, int]:
         raise InvalidSettings("move", "it goes from a SQLite file to PostgreSQL", hint="--database")
     source = await SqliteStore.open(settings.database_path, clock=SystemClock(), to_move=True)
     try:
-        await source.hold(Node(str(uuid.uuid4()), "onbeat move", frozenset()))
+        await source.acquire(Node(str(uuid.uuid4()), "onbeat move", frozenset()))
         target = await open_postgres(to)
         try:
             # The file is closed for use before the target commits: there are never two live copies.

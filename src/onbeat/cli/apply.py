@@ -1,4 +1,4 @@
-"""`onbeat plan`, `apply`, `export` and `schema`: schedules as a file, and what may be in one."""
+"""`onbeat plan`, `apply`, `export` and `schema`: files of schedules."""
 
 import sys
 from collections import Counter
@@ -13,8 +13,11 @@ import msgspec
 from onbeat.app.launchers import check_target
 from onbeat.app.settings import Settings
 from onbeat.app.stores import SystemClock
-from onbeat.cli import DIFFERENT
-from onbeat.cli.session import JSON, ask, with_settings, write_json
+from onbeat.cli.completion import complete_schedules
+from onbeat.cli.exit_codes import DIFFERENT
+from onbeat.cli.runtime import JSON, with_service, with_settings, write_json
+from onbeat.cli.tables import paint
+from onbeat.cli.verbs import Verb
 from onbeat.core.decide.edits import foreseen_words
 from onbeat.core.explain.tick_diff import LEFT_OUT, WEEK, Effect
 from onbeat.core.schema import schema_of_file, schema_of_schedule
@@ -27,12 +30,13 @@ from onbeat.sources.write_yaml import Parts
 from onbeat.sources.yaml import File, read_file
 
 FILE = Path("onbeat.yaml")
-TRIES = 5  # at applying a file, while others change what is there
+TRIES = 5  # to apply a file while others change its schedules
 LONGEST_VALUE = 60  # characters of an old or a new value
 MARKS = {"create": "+", "change": "~", "remove": "-", "keep": ".", "taken": "!"}
+COLOURS = {"create": "green", "change": "yellow", "remove": "red", "taken": "red"}
 
 
-class Wish(NamedTuple):
+class ApplyOptions(NamedTuple):
     """How a file is to be applied."""
 
     prune: bool = False
@@ -41,7 +45,7 @@ class Wish(NamedTuple):
     update_waiting: bool = False
 
     def source_of(self, file: File) -> str:
-        """Return what the schedules of a file are known by."""
+        """Return the source that the schedules of a file belong to."""
         return self.source or source_of(file.path, None)
 
     async def plan(self, service: Service, file: File, *, horizon: int = WEEK) -> ApplyPlan:
@@ -57,9 +61,10 @@ class Wish(NamedTuple):
 
 
 def source_of(path: Path, database: Path | None) -> str:
-    """Return what the schedules of a file are known by, if nobody says: the path of the file.
+    """Return the default source of a file: its path.
 
-    That is as seen from the folder of the database, if it is in there, so that both can be moved.
+    The path is relative to the folder of the database if the file is in it, so that both can be
+    moved together.
     """
     whole = path.resolve()
     home = None if database is None else database.resolve().parent
@@ -67,26 +72,26 @@ def source_of(path: Path, database: Path | None) -> str:
     return str(whole.relative_to(home) if home is not None and inside else whole)
 
 
-def with_wish(verb: Callable[..., None]) -> Callable[..., None]:
-    """Give a verb the options that say how a file is applied."""
-    prune = "Remove what the file, or its source, no longer has."
-    take_over = "Define also what is of another source."
-    source = "Whose the schedules are. [default: the path of the file]"
+def apply_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a verb that applies a file."""
+    prune = "Remove schedules of this source that the file no longer has."
+    take_over = "Also update schedules that belong to another source."
+    source = "The source the schedules belong to. [default: the path of the file]"
     verb = click.option("--source", metavar="NAME", help=source)(verb)
     verb = click.option("--take-over", is_flag=True, help=take_over)(verb)
     return click.option("--prune", is_flag=True, help=prune)(verb)
 
 
 UPDATE_WAITING = click.option(
-    "--update-waiting", is_flag=True, help="Move runs that wait to the new definitions."
+    "--update-waiting", is_flag=True, help="Move waiting runs to the new definitions."
 )
 
 
-@click.command()
+@click.command(cls=Verb, examples=["onbeat plan", "onbeat plan schedules.yaml --prune --exit-code"])
 @click.argument("file", type=click.Path(path_type=Path), default=FILE)
-@with_wish
+@apply_options
 @UPDATE_WAITING
-@click.option("--exit-code", is_flag=True, help=f"Exit with {DIFFERENT} if there is work to do.")
+@click.option("--exit-code", is_flag=True, help=f"Exit with {DIFFERENT} if there are changes.")
 @JSON
 @with_settings()
 def plan(
@@ -99,23 +104,28 @@ def plan(
     exit_code: bool,
     as_json: bool,
 ) -> None:
-    """Show what applying a file would do, and which ticks that gains and loses.
+    """Show what applying a file would change, and the ticks that are gained and lost.
 
-    Of each schedule it names what would start, be recorded as missed, keep waiting and be canceled.
+    For each schedule it shows the runs that would start, wait, be recorded as missed, or be
+    canceled.
     """
     source = source or source_of(file, settings.database_path)
-    wish = Wish(prune, take_over, source, update_waiting)
-    found = _planned(settings, read_file(file, check_target), wish)
+    options = ApplyOptions(prune, take_over, source, update_waiting)
+    found = _planned(settings, read_file(file, check_target), options)
     write_changes(found, as_json=as_json)
     if exit_code and not found.is_nothing:
         sys.exit(DIFFERENT)
 
 
-@click.command("apply")
+@click.command(
+    "apply",
+    cls=Verb,
+    examples=["onbeat apply", "onbeat apply schedules.yaml --source team-a --prune"],
+)
 @click.argument("file", type=click.Path(path_type=Path), default=FILE)
-@with_wish
+@apply_options
 @UPDATE_WAITING
-@click.option("--dry-run", is_flag=True, help="Only show what it would do, as `onbeat plan` does.")
+@click.option("--dry-run", is_flag=True, help="Only show the changes, as `onbeat plan` does.")
 @JSON
 @with_settings()
 def apply_(
@@ -128,19 +138,22 @@ def apply_(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Define the schedules of a file: all of them, or none if one is wrong.
+    """Create and update the schedules of a file: all of them, or none if one is invalid.
 
-    Those that are paused stay so. An edit starts nothing of the past: if the ticks change, those
-    owed beyond their grace are recorded as missed. Runs that wait keep their revision.
+    Paused schedules stay paused. An edit never starts past ticks: if it changes the ticks of a
+    schedule, undecided ticks beyond their grace are recorded as missed. Waiting runs keep their
+    revision.
     """
-    definitions = read_file(file, check_target)  # before anything is touched
+    definitions = read_file(file, check_target)  # before any change
     source = source or source_of(file, settings.database_path)
-    wish = Wish(prune, take_over, source, update_waiting)
+    options = ApplyOptions(prune, take_over, source, update_waiting)
     if dry_run:
-        write_changes(_planned(settings, definitions, wish), as_json=as_json)
+        write_changes(_planned(settings, definitions, options), as_json=as_json)
         return
-    done = ask(settings, lambda service: apply_definitions(service, definitions, wish), create=True)
-    tell_of_names(definitions)
+    done = with_service(
+        settings, lambda service: apply_definitions(service, definitions, options), create=True
+    )
+    warn_of_functions(definitions)
     if as_json:
         write_json([each._asdict() for each in done])
         return
@@ -157,32 +170,32 @@ def apply_(
         click.echo(f"{file} defines no schedules")
 
 
-def _planned(settings: Settings, file: File, wish: Wish) -> ApplyPlan:
-    """Return what applying a file would do, also to a database that is not there yet."""
+def _planned(settings: Settings, file: File, options: ApplyOptions) -> ApplyPlan:
+    """Return what applying a file would change, also in a database that does not exist yet."""
     path = settings.database_path
     if path is not None and not (path.exists() and path.stat().st_size):
         now = SystemClock().now()
-        return compare(file.schedules, (), source=wish.source_of(file), now=now)
-    return ask(settings, lambda service: wish.plan(service, file))
+        return compare(file.schedules, (), source=options.source_of(file), now=now)
+    return with_service(settings, lambda service: options.plan(service, file))
 
 
 class Applied(NamedTuple):
-    """What was done to a schedule."""
+    """The result of applying one schedule."""
 
     schedule_id: str
     change: str
     revision: int
-    moved: int = 0  # waiting runs that now start by this revision
+    moved: int = 0  # waiting runs that were moved to this revision
 
 
-async def apply_definitions(service: Service, file: File, wish: Wish) -> list[Applied]:
-    """Define the schedules of a file, all or none; name those that are no longer in it.
+async def apply_definitions(service: Service, file: File, options: ApplyOptions) -> list[Applied]:
+    """Create and update the schedules of a file, all or none; warn of those no longer in it.
 
-    If a schedule changes in between, as when a node that watches the file applies it as well, what
-    is to be done is planned anew.
+    The changes are planned again if a schedule changes in between, such as by a node that watches
+    the file.
     """
     for left in reversed(range(TRIES)):
-        changes = await wish.plan(service, file, horizon=0)
+        changes = await options.plan(service, file, horizon=0)
         try:
             applied = await service.apply(changes)
             break
@@ -194,66 +207,67 @@ async def apply_definitions(service: Service, file: File, wish: Wish) -> list[Ap
         Applied(each.schedule_id, "removed", each.revision or 0) for each in changes.of("remove")
     ]
     if kept := [each.schedule_id for each in changes.of("keep")]:
-        click.echo(f"no longer in {file.path}, and going on: {', '.join(kept)}", err=True)
-        click.echo("(--prune takes them away)", err=True)
+        names = ", ".join(kept)
+        click.echo(f"no longer in {file.path}, but kept: {names} (--prune removes them)", err=True)
     return done
 
 
-def tell_of_names(file: File) -> None:
-    """Say on stderr which functions cannot be imported: a program has to register them."""
+def warn_of_functions(file: File) -> None:
+    """Write to stderr which functions cannot be imported: a program has to register them."""
     for schedule in file.schedules:
         if schedule.target.needs.startswith("python:"):
             name = schedule.target.fields["python"]
-            told = f"{schedule.schedule_id} waits for a program that registers {shown(name)}"
-            click.echo(f"{told} (module:function is imported)", err=True)
+            waits = f"{schedule.schedule_id} waits for a program that registers {shown(name)}"
+            click.echo(f"{waits} (module:function is imported)", err=True)
 
 
 def write_changes(changes: ApplyPlan, *, as_json: bool) -> None:
-    """Write what would be done: what matters of each schedule, and how many of each kind."""
+    """Write the changes to each schedule, and how many there are of each kind."""
     if as_json:
-        told = [change_fields(each) for each in changes.changes]
-        write_json({"source": changes.source, "changes": told})
+        fields = [change_fields(each) for each in changes.changes]
+        write_json({"source": changes.source, "changes": fields})
         return
     shown_kinds = [each for each in changes.changes if each.kind in MARKS or each.foreseen.moves]
     width = max((len(each.schedule_id) for each in shown_kinds), default=0)
     for each in shown_kinds:
         mark = MARKS.get(each.kind, "=")
-        click.echo(f"{mark} {each.schedule_id:{width}}  {each.words}".rstrip())
+        line = f"{mark} {each.schedule_id:{width}}  {each.words}".rstrip()
+        click.echo(paint(line, COLOURS.get(each.kind)))
         for line in _details(each):
             click.echo(f"    {line}")
     counted = Counter(each.kind for each in changes.changes)
     if counted["unchanged"]:
         click.echo(f"= {counted['unchanged']} unchanged")
     verbs = [f"{counted[kind]} to {kind}" for kind in ("create", "change", "remove")]
-    told_of = [text for text in verbs if not text.startswith("0 ")]
+    totals = [text for text in verbs if not text.startswith("0 ")]
     if counted["taken"]:
-        told_of.append(f"{counted['taken']} of another source, which is refused")
+        totals.append(f"{counted['taken']} refused: of another source")
     if moved := sum(sum(each.foreseen.moves.values()) for each in changes.changes):
-        told_of.append(f"{counted_runs(moved)} to move")
-    click.echo(", ".join(told_of) or "nothing to do")
+        totals.append(f"{counted_runs(moved)} to move")
+    click.echo(", ".join(totals) or "no changes")
 
 
 def counted_runs(n: int) -> str:
-    """Return a number of waiting runs in words."""
+    """Return `1 waiting run`, `2 waiting runs`."""
     return f"{n} waiting run{'s' * (n != 1)}"
 
 
 def _details(change: ScheduleChange) -> Iterator[str]:
     for field, old, new in change.fields:
-        edited = f", as {change.edited_by} had" if change.edited_by else ""
-        note = f" (edited since{edited}: overwritten)" if field in change.overwritten else ""
+        edited = f" by {change.edited_by}" if change.edited_by else ""
+        note = f" (overwrites an edit{edited})" if field in change.overwritten else ""
         yield f"{field}: {_value(old)} -> {_value(new)}{note}"
-    if told := _ticks(change.effect):
-        yield f"{told} in the next week"
+    if ticks := _ticks(change.effect):
+        yield f"in the next week: {ticks}"
     if not change.effect.is_known:
-        yield "ticks that follow runs are not counted"
+        yield "ticks that follow other runs are not counted"
     yield from foreseen_words(change.foreseen)
     yield from change.notes
     if change.kind == "keep":
-        yield "no longer in the file, and goes on (--prune removes it)"
+        yield "no longer in the file, but kept (--prune removes it)"
     if change.kind == "taken":
-        owner = f"of {change.source}" if change.source else "of no source"
-        yield f"it is {owner} (--take-over makes it this file's)"
+        owner = f"belongs to {change.source}" if change.source else "belongs to no source"
+        yield f"{owner} (--take-over updates it from this file)"
 
 
 def _ticks(effect: Effect) -> str:
@@ -275,15 +289,15 @@ def _value(value: object) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
 
 
-@click.command()
-@click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--source", metavar="NAME", help="Only what is of this source: a file, or a name.")
+@click.command(cls=Verb, examples=["onbeat export > schedules.yaml", "onbeat export report --json"])
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_schedules)
+@click.option("--source", metavar="NAME", help="Only schedules of this source: a file, or a name.")
 @JSON
 @with_settings()
 def export(settings: Settings, names: tuple[str, ...], source: str | None, as_json: bool) -> None:
-    """Write schedules as a file, which defines the same when it is applied elsewhere.
+    """Write schedules as a file that can be applied elsewhere.
 
-    All of them, or those that are named.
+    The default is all schedules.
     """
     if source is not None and Path(source).exists():
         source = source_of(Path(source), settings.database_path)
@@ -292,7 +306,7 @@ def export(settings: Settings, names: tuple[str, ...], source: str | None, as_js
 
     async def write(service: Service) -> None:
         for name in names:
-            await service.schedule(name)  # all are there, or none is written
+            await service.schedule(name)  # if one does not exist, none is written
         parts = Parts()
         async for page in service.pages(replace(which, search='"calendars"')):
             parts.look(row.definition for row in page)
@@ -301,14 +315,16 @@ def export(settings: Settings, names: tuple[str, ...], source: str | None, as_js
             click.echo(part({row.schedule_id: row.definition for row in page}), nl=False)
         click.echo(end(), nl=as_json)
 
-    ask(settings, write)
+    with_service(settings, write)
 
 
-@click.command()
-@click.option("--schedule", "one", is_flag=True, help="Of one schedule, not of a file.")
+@click.command(
+    cls=Verb, examples=["onbeat schema > onbeat.schema.json", "onbeat schema --schedule"]
+)
+@click.option("--schedule", "one", is_flag=True, help="The schema of one schedule, not of a file.")
 @JSON
 def schema(one: bool, as_json: bool) -> None:
-    """Write the JSON Schema of a file of schedules, for editors and other programs.
+    """Print the JSON Schema of schedule files, for editors and other programs.
 
     With --json it is on one line.
     """

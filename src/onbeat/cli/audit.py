@@ -1,51 +1,70 @@
-"""`onbeat audit`: what people and programs had done."""
+"""`onbeat audit`: changes made by people and programs."""
+
+import re
 
 import click
 import msgspec
 
 from onbeat.app.settings import Settings
-from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
-from onbeat.cli.times import moment
+from onbeat.cli.completion import complete_schedules
+from onbeat.cli.format import Times
+from onbeat.cli.runtime import JSON, with_service, with_settings, write_json
+from onbeat.cli.tables import WIDE, Column, write_table
+from onbeat.cli.terminal import table_zone
+from onbeat.cli.verbs import Verb
+from onbeat.core.time.instants import parse_instant_ms
 from onbeat.ports.rows import EventRow
 from onbeat.service.serialize import event_fields
 from onbeat.service.service import Service
 
-UNTOLD = {"schedule_id", "definition"}  # it has a column of its own; it is too long for a line
+OMITTED = {"schedule_id", "definition"}  # the first has a column, the second is too long
+INSTANT = re.compile(r"[0-9-]{10}T[0-9:.]+Z")
+COLUMNS = (
+    "WHEN",
+    Column("WHO", least=8),
+    Column("WHAT"),
+    Column("TO", least=10),
+    Column("", least=12, drop=1),
+)
 
 
-@click.command()
-@click.argument("name", required=False)
+@click.command(cls=Verb, examples=["onbeat audit", "onbeat audit report -n 50"])
+@click.argument("name", required=False, shell_complete=complete_schedules)
 @click.option("-n", "n", type=click.IntRange(1, 10_000), default=20, help="How many. [default: 20]")
+@WIDE
 @JSON
 @with_settings()
-def audit(settings: Settings, name: str | None, n: int, as_json: bool) -> None:
-    """Show who had what done, the latest first: to one schedule, or at all."""
+def audit(settings: Settings, name: str | None, n: int, wide: bool, as_json: bool) -> None:
+    """List changes and who made them, of one schedule or of all, the latest first."""
 
     async def look(service: Service) -> tuple[list[EventRow], int]:
         return await service.audit(schedule_id=name, limit=n), service.clock.now()
 
-    found, now = ask(settings, look)
+    found, now = with_service(settings, look)
     if as_json:
         write_json([event_fields(row) for row in found])
     elif not found:
-        click.echo("nobody had anything done" + (f" to {name}" if name else ""))
+        click.echo("no changes" + (f" of {name}" if name else ""))
     else:
+        times = Times(now, table_zone())
         rows = [
-            (moment(row.at, now), row.event.by, row.event.name, _whom(row), _rest(row))
+            (times.cell(row.at), row.event.by, row.event.name, _subject(row), _details(row, times))
             for row in found
         ]
-        write_table(("WHEN", "WHO", "WHAT", "TO", ""), rows)
+        write_table(COLUMNS, rows, times=times, wide=wide)
 
 
-def _whom(row: EventRow) -> str:
+def _subject(row: EventRow) -> str:
     return str(getattr(row.event, "schedule_id", "-"))
 
 
-def _rest(row: EventRow) -> str:
+def _details(row: EventRow, times: Times) -> str:
     fields = event_fields(row).fields
-    told = {name: value for name, value in fields.items() if name not in UNTOLD}
-    return " ".join(f"{name}={_shown(value)}" for name, value in told.items())
+    details = {name: value for name, value in fields.items() if name not in OMITTED}
+    return " ".join(f"{name}={_text(value, times)}" for name, value in details.items())
 
 
-def _shown(value: object) -> str:
+def _text(value: object, times: Times) -> str:
+    if isinstance(value, str) and times.note and INSTANT.fullmatch(value):
+        return times.clock(parse_instant_ms(value)).replace(" ", "T")
     return value if isinstance(value, str) and value else msgspec.json.encode(value).decode()

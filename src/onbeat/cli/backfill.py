@@ -1,4 +1,4 @@
-"""`onbeat backfill`: ticks of the past, run after all."""
+"""`onbeat backfill`: run past ticks that were not run."""
 
 import asyncio
 import re
@@ -8,7 +8,10 @@ import click
 
 from onbeat.app.settings import Settings
 from onbeat.app.stores import lock_holder
-from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
+from onbeat.cli.completion import complete_schedules
+from onbeat.cli.runtime import JSON, with_service, with_settings, write_json
+from onbeat.cli.tables import WIDE, Column, write_table
+from onbeat.cli.verbs import Verb
 from onbeat.core.decide.backfill import TELLS, Add, Choice, Refuse
 from onbeat.core.runs.run import run_key
 from onbeat.core.schedule import from_definition
@@ -17,27 +20,51 @@ from onbeat.core.time.zones import Zone, zone
 from onbeat.errors import InvalidSchedule, InvalidSettings
 from onbeat.service.service import Service
 
-SHOWN = 20  # ticks of a preview, in words
-LOOK_EVERY = 0.2
+MOST_SHOWN = 20  # ticks of a preview in a table
+POLL_EVERY = 0.2  # seconds
+COLUMNS = ("RUN AT", "ACTION", Column("KEY", drop=1), Column("WHY", least=16))
 DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
-@click.command()
-@click.argument("name")
-@click.option(
-    "--from", "since", metavar="TIME", required=True, help="The first tick, or before it."
+@click.command(
+    cls=Verb,
+    examples=[
+        "onbeat backfill report --from 2026-01-01 --to 2026-01-31 --preview",
+        "onbeat backfill report --from 2026-01-01T09:00 --to 2026-01-02T09:00",
+    ],
 )
-@click.option("--to", "until", metavar="TIME", required=True, help="The last tick, or after it.")
-@click.option("--preview", is_flag=True, help="Say what would be done, and do nothing.")
+@click.argument("name", shell_complete=complete_schedules)
+@click.option(
+    "--from",
+    "since",
+    metavar="TIME",
+    required=True,
+    help="Where to begin: a time or a date, inclusive.",
+)
+@click.option(
+    "--to",
+    "until",
+    metavar="TIME",
+    required=True,
+    help="Where to end: a time or a date, inclusive.",
+)
+@click.option("--preview", is_flag=True, help="Only show what would be run.")
+@WIDE
 @JSON
 @with_settings()
 def backfill(
-    settings: Settings, name: str, since: str, until: str, preview: bool, as_json: bool
+    settings: Settings,
+    name: str,
+    since: str,
+    until: str,
+    preview: bool,
+    wide: bool,
+    as_json: bool,
 ) -> None:
-    """Run ticks of the past after all: those that were skipped, or never planned.
+    """Run past ticks that were skipped, or never planned.
 
-    What ran, waits or is not decided yet is left as it is; so the same command goes on where it was
-    broken off. They run one after another, when nothing else of the schedule does.
+    Ticks that ran, wait, or are not decided yet are left unchanged, so the same command continues
+    where it was interrupted. The runs start one after another, while the schedule has no other run.
     """
 
     async def work(service: Service) -> None:
@@ -48,23 +75,23 @@ def backfill(
         )
         found = await service.preview_backfill(name, first=first, last=last)
         if preview:
-            _show(name, found, as_json=as_json)
+            _show(name, found, wide=wide, as_json=as_json)
             return
         done = await _run(service, settings, name, first, last, quiet=as_json)
         if as_json:
             write_json({"schedule_id": name, "enqueued": done[0], "refused": done[1]})
         else:
-            runs = "run is" if done[0] == 1 else "runs are"
-            ticks = "tick was left as it is" if done[1] == 1 else "ticks were left as they are"
-            click.echo(f"{done[0]} {runs} enqueued, {done[1]} {ticks}")
+            runs = f"{done[0]} run{'s' * (done[0] != 1)} enqueued"
+            ticks = f"{done[1]} tick{'s' * (done[1] != 1)} left unchanged"
+            click.echo(f"{runs}, {ticks}")
 
-    ask(settings, work)
+    with_service(settings, work)
 
 
 async def _run(
     service: Service, settings: Settings, name: str, first: int, last: int, *, quiet: bool
 ) -> tuple[int, int]:
-    """Enqueue all that is to run, as there is room; return how many, and how many are not."""
+    """Enqueue the runs as there is room; return how many, and how many ticks are left unchanged."""
     enqueued = refused = 0
     following: int | None = first
     while following is not None:
@@ -72,37 +99,37 @@ async def _run(
         enqueued, refused = enqueued + done.enqueued, refused + done.refused
         if done.following is not None and done.waiting and not (done.enqueued or done.refused):
             if lock_holder(settings) is None and not settings.is_postgres:
-                told = f"{done.waiting} wait and no node is up: start one, and do this again"
-                click.echo(told, err=True)
+                waiting = f"{done.waiting} runs wait and no node is up"
+                click.echo(f"{waiting}: start one, and repeat this command", err=True)
                 break
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(POLL_EVERY)
         following = done.following
         if not quiet and sys.stderr.isatty():
-            click.echo(f"\r{enqueued} enqueued, {refused} refused ", nl=False, err=True)
+            click.echo(f"\r{enqueued} enqueued, {refused} left unchanged ", nl=False, err=True)
     if not quiet and sys.stderr.isatty():
         click.echo(err=True)
     return enqueued, refused
 
 
-def _show(name: str, choices: list[Choice], *, as_json: bool) -> None:
+def _show(name: str, choices: list[Choice], *, wide: bool, as_json: bool) -> None:
     refused = [choice for choice in choices if isinstance(choice, Refuse)]
     if as_json:
         write_json([_fields(name, choice) for choice in choices])
         return
     runs = len(choices) - len(refused)
-    click.echo(f"{len(choices)} ticks: {runs} would run, {len(refused)} would be left as they are")
+    click.echo(f"{len(choices)} ticks: {runs} would run, {len(refused)} would be left unchanged")
     rows = [
         (str(each["run_at"]), str(each["action"]), str(each["key"])[:12], str(each["why"] or ""))
-        for each in (_fields(name, choice) for choice in choices[:SHOWN])
+        for each in (_fields(name, choice) for choice in choices[:MOST_SHOWN])
     ]
     if rows:
-        write_table(("RUN AT", "ACTION", "KEY", "WHY"), rows)
-    if len(choices) > SHOWN:
-        click.echo(f"... and {len(choices) - SHOWN} more (--json lists all)")
+        write_table(COLUMNS, rows, wide=wide)
+    if len(choices) > MOST_SHOWN:
+        click.echo(f"... and {len(choices) - MOST_SHOWN} more (--json lists all)")
 
 
 def _fields(name: str, choice: Choice) -> dict[str, object]:
-    """Return what would become of a tick, as JSON tells it."""
+    """Return what would be done with a tick, as JSON has it."""
     refused = isinstance(choice, Refuse)
     return {
         "run_at": rfc3339(choice.run_at),
@@ -113,7 +140,7 @@ def _fields(name: str, choice: Choice) -> dict[str, object]:
 
 
 def _instant(option: str, text: str, where: Zone) -> int:
-    """Read a time, or a date: all of it."""
+    """Parse a time, or a date: its first or its last second."""
     if DATE.fullmatch(text):
         text += "T00:00" if option == "--from" else "T23:59:59"
     try:

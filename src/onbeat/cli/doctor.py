@@ -1,4 +1,4 @@
-"""`onbeat doctor`: what is wrong with this installation, if anything is."""
+"""`onbeat doctor`: diagnose the installation."""
 
 import asyncio
 import sys
@@ -8,25 +8,25 @@ from pathlib import Path
 import click
 
 from onbeat.app.stores import SystemClock
-from onbeat.cli import FAILED
-from onbeat.cli.session import JSON, settings_or_refusal, write_json
+from onbeat.cli.exit_codes import FAILED
+from onbeat.cli.runtime import CONFIG_FILE, DATABASE, JSON, settings_or_refusal, write_json
+from onbeat.cli.tables import paint
+from onbeat.cli.verbs import Verb
 from onbeat.doctor.diagnose import judge, look
 from onbeat.doctor.findings import Finding
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
-@click.command()
-@click.option("--database", metavar="URL", help="[default: sqlite:///onbeat.db]")
-@click.option("--config", metavar="FILE", type=click.Path(path_type=Path), help="Of settings.")
-@click.option(
-    "--quick", is_flag=True, help="Do not read the whole file of the database, and ask no peer."
-)
+@click.command(cls=Verb, examples=["onbeat doctor", "onbeat doctor --quick --json"])
+@DATABASE
+@CONFIG_FILE
+@click.option("--quick", is_flag=True, help="Do not read the whole database, and contact no peer.")
 @JSON
 def doctor(database: str | None, config: Path | None, quick: bool, as_json: bool) -> None:
-    """Look for what is wrong, change nothing, and say what would be right.
+    """Diagnose the installation, with a hint for each problem. Nothing is changed.
 
-    It ends with 1 if anything fails; a warning is no failure.
+    The exit code is 1 if a check fails; warnings do not count.
     """
     settings, file = settings_or_refusal(database, config)
     seen = look(settings, settings_file=file, clock=SystemClock(), quick=quick)
@@ -41,7 +41,7 @@ def doctor(database: str | None, config: Path | None, quick: bool, as_json: bool
 
 
 def _write(each: Finding) -> None:
-    level = click.style(f"{each.level:<4}", fg=COLOURS[each.level])
+    level = paint(f"{each.level:<4}", COLOURS[each.level])
     click.echo(f"{level}  {each.check:<14}  {each.found}")
     if each.hint:
         click.echo(f"{'':<22}{each.hint}")

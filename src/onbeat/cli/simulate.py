@@ -1,4 +1,4 @@
-"""`onbeat simulate`: what schedules would do, before they do it."""
+"""`onbeat simulate`: what schedules will start and skip."""
 
 import re
 import sys
@@ -10,8 +10,11 @@ import click
 from onbeat.app.launchers import check_target
 from onbeat.app.settings import Settings
 from onbeat.app.stores import SystemClock
-from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
-from onbeat.cli.times import took
+from onbeat.cli.completion import complete_schedules
+from onbeat.cli.format import elapsed
+from onbeat.cli.runtime import JSON, with_service, with_settings, write_json
+from onbeat.cli.tables import WIDE, Column, write_table
+from onbeat.cli.verbs import Verb
 from onbeat.core.runs.run import Reason
 from onbeat.core.snapshot import Snapshot, as_of, with_definitions, with_start
 from onbeat.core.time.durations import parse_duration
@@ -26,24 +29,48 @@ from onbeat.sources.yaml import read_file
 WEEK = 7 * 86_400_000
 DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 LENGTH = re.compile(r" *[0-9]+ *[a-z]+.*")
-SHOWN, SHOWN_NAMES = 14, 8  # days, and schedules of the busiest minute, in words
+MOST_DAYS, MOST_NAMES = 14, 8  # days, and schedules of the busiest minute, that are shown
+SCHEDULES = (
+    Column("SCHEDULE", least=12),
+    "TICKS",
+    Column("FIRES", least=8),
+    Column("SKIPS", least=10),
+    Column("WAITS", least=10, drop=1),
+    "PEAK",
+    Column("RUN LENGTH", drop=2),
+)
 
 
-@click.command()
-@click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--until", metavar="TIME", help="A time, or a length: 30d. [default: one week]")
-@click.option("--from", "since", metavar="TIME", help="What is before is left out. [default: now]")
+@click.command(
+    cls=Verb,
+    examples=[
+        "onbeat simulate --until 30d",
+        "onbeat simulate --with schedules.yaml --tz Europe/Berlin",
+    ],
+)
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_schedules)
+@click.option(
+    "--until", metavar="TIME", help="A time, or a duration such as 30d. [default: one week]"
+)
+@click.option(
+    "--from", "since", metavar="TIME", help="Where to begin: a time or a date. [default: now]"
+)
 @click.option(
     "--with",
     "file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="As if this file of schedules were applied.",
+    help="Simulate as if this file had been applied.",
 )
 @click.option(
-    "--run-length", metavar="LENGTH", help="Of schedules that have not run yet. [default: 1s]"
+    "--run-length",
+    metavar="LENGTH",
+    help="Run length of schedules that have not run yet. [default: 1s]",
 )
-@click.option("--tz", metavar="ZONE", default="UTC", help="Whose days and times. [default: UTC]")
+@click.option(
+    "--tz", metavar="ZONE", default="UTC", help="The time zone of days and times. [default: UTC]"
+)
+@WIDE
 @JSON
 @with_settings()
 def simulate(
@@ -54,17 +81,18 @@ def simulate(
     file: Path | None,
     run_length: str | None,
     tz: str,
+    wide: bool,
     as_json: bool,
 ) -> None:
-    """Show what schedules would do: what starts, what is skipped and why, and how much at once.
+    """Simulate what schedules will start and skip, why, and how many runs are concurrent.
 
-    Every tick is decided as a node would decide it, from where the schedules stand now. A run is
-    taken to succeed, after as long as the last ones took. With --from in the past it is as if all
-    had been defined then.
+    Every tick is decided as a node would decide it, from the present state of the schedules. Runs
+    are assumed to succeed, in the time that the last ones took. With --from in the past, all
+    schedules are assumed to have been created then.
     """
     where = _zone(tz)
     lasts = RUN_LENGTH if run_length is None else _length("--run-length", run_length)
-    found = _standings(settings, file)
+    found = _snapshot(settings, file)
     begin = found.now if since is None else _instant("--from", since, where)
     end = begin + WEEK if until is None else _instant("--until", until, where, begin=begin)
     if end <= begin:
@@ -88,15 +116,15 @@ def simulate(
     )
     _run(simulation)
     forecast = simulation.forecast()
-    _tell_besides(found, forecast, where)
+    _write_notes(found, forecast, where)
     if as_json:
         write_json(forecast_fields(forecast))
     else:
-        _show(forecast, where)
+        _show(forecast, where, wide=wide)
 
 
-def _standings(settings: Settings, file: Path | None) -> Snapshot:
-    """Return how things stand, or would if the file were applied; no database is none yet."""
+def _snapshot(settings: Settings, file: Path | None) -> Snapshot:
+    """Return the state of the schedules, as it is or as it would be with a file applied."""
     schedules = None if file is None else read_file(file, check_target).schedules
     path = settings.database_path
     is_there = path is None or (path.exists() and path.stat().st_size)
@@ -107,12 +135,12 @@ def _standings(settings: Settings, file: Path | None) -> Snapshot:
         async def work(service: Service) -> Snapshot:
             return await service.standings()
 
-        found = ask(settings, work)
+        found = with_service(settings, work)
     return found if schedules is None else with_definitions(found, schedules)
 
 
 def _run(simulation: Simulation) -> None:
-    """Simulate, and show how far it is: on a terminal only."""
+    """Simulate, with a progress bar on a terminal."""
     if not sys.stderr.isatty():
         for _ in simulation.steps():
             pass
@@ -122,20 +150,20 @@ def _run(simulation: Simulation) -> None:
             bar.update(max(round(done * 1000) - bar.pos, 0))
 
 
-def _tell_besides(found: Snapshot, forecast: Forecast, where: Zone) -> None:
-    """Say on stderr what a reader has to know besides."""
+def _write_notes(found: Snapshot, forecast: Forecast, where: Zone) -> None:
+    """Write to stderr what limits the forecast."""
     if not found.gate_is_open:
-        click.echo("the gate is CLOSED: this is what would happen if it were open", err=True)
+        click.echo("the gate is CLOSED: the simulation assumes that it is open", err=True)
     for name in found.unreadable:
         click.echo(f"{name} is left out: its definition cannot be read", err=True)
     if forecast.cut_off:
         last = _moment(forecast.last, where)
-        click.echo(f"cut off at {last}: {forecast.cut_off} (ask for less)", err=True)
+        click.echo(f"cut off at {last}: {forecast.cut_off} (simulate a shorter time)", err=True)
 
 
-def _show(found: Forecast, where: Zone) -> None:
+def _show(found: Forecast, where: Zone, *, wide: bool) -> None:
     first, last = _moment(found.first, where), _moment(found.last, where)
-    click.echo(f"from {first} until {last}")
+    click.echo(f"from {first} until {last} ({where.name})")
     left_out = sum(found.skips.values())
     click.echo(
         f"{found.ticks} ticks: {found.fires} runs start, {left_out} ticks are skipped"
@@ -148,14 +176,13 @@ def _show(found: Forecast, where: Zone) -> None:
         click.echo(f"in that minute: {_names(found.busiest)}")
     if found.schedules:
         click.echo()
-        heading = ("SCHEDULE", "TICKS", "FIRES", "SKIPS", "WAITS", "AT ONCE", "RUN LENGTH")
-        write_table(heading, [_row(each) for each in found.schedules])
+        write_table(SCHEDULES, [_row(each) for each in found.schedules], wide=wide)
     else:
-        click.echo("no schedules (onbeat apply FILE defines some)")
+        click.echo("no schedules (onbeat apply FILE creates some)")
     if found.groups:
         click.echo()
         write_table(
-            ("GROUP", "PLACES", "USED", "WAITS"),
+            (Column("GROUP", least=12), "PLACES", "USED", "WAITS"),
             [
                 (
                     each.name,
@@ -165,13 +192,14 @@ def _show(found: Forecast, where: Zone) -> None:
                 )
                 for each in found.groups
             ],
+            wide=wide,
         )
     if found.days:
         click.echo()
-        days = [(each.date, str(each.fires), str(each.skips)) for each in found.days[:SHOWN]]
+        days = [(each.date, str(each.fires), str(each.skips)) for each in found.days[:MOST_DAYS]]
         write_table(("DAY", "FIRES", "SKIPS"), days)
-        if len(found.days) > SHOWN:
-            click.echo(f"... and {len(found.days) - SHOWN} more days (--json lists all)")
+        if len(found.days) > MOST_DAYS:
+            click.echo(f"... and {len(found.days) - MOST_DAYS} more days (--json lists all)")
 
 
 def _row(found: ScheduleForecast) -> tuple[str, ...]:
@@ -185,12 +213,12 @@ def _row(found: ScheduleForecast) -> tuple[str, ...]:
         _reasons(found.skips) or "-",
         waits,
         str(found.peak),
-        took(0, found.length) + ("" if found.is_length_known else " (assumed)"),
+        elapsed(0, found.length) + ("" if found.is_length_known else " (assumed)"),
     )
 
 
 def _waits(waited: int, longest: int) -> str:
-    return f"{waited}, up to {took(0, longest)}" if waited else "-"
+    return f"{waited}, up to {elapsed(0, longest)}" if waited else "-"
 
 
 def _reasons(skips: Mapping[Reason, int]) -> str:
@@ -199,9 +227,9 @@ def _reasons(skips: Mapping[Reason, int]) -> str:
 
 
 def _names(busiest: Mapping[str, int]) -> str:
-    told = [f"{name} x{n}" if n > 1 else name for name, n in busiest.items()]
-    more = f" and {len(told) - SHOWN_NAMES} more" if len(told) > SHOWN_NAMES else ""
-    return f"{', '.join(told[:SHOWN_NAMES])}{more}"
+    names = [f"{name} x{n}" if n > 1 else name for name, n in busiest.items()]
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"{', '.join(names[:MOST_NAMES])}{more}"
 
 
 def _moment(at: int, where: Zone) -> str:
@@ -223,7 +251,7 @@ def _length(option: str, text: str) -> int:
 
 
 def _instant(option: str, text: str, where: Zone, *, begin: int | None = None) -> int:
-    """Read a time in the zone, a date, or, counted from `begin`, a length."""
+    """Parse a local time, a date, or a duration that counts from `begin`."""
     if begin is not None and LENGTH.fullmatch(text):
         return begin + _length(option, text)
     try:

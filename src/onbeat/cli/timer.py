@@ -1,6 +1,6 @@
-"""`onbeat timer`: the timer of flows, started, stopped and looked at as its users are used to.
+"""`onbeat timer`: the timer of flows, with the command line of its origin.
 
-It is a node like any other, with the exposes of a panel beside it.
+The timer is an ordinary node that also reads the exposes of a panel.
 """
 
 import sys
@@ -10,50 +10,62 @@ from msgspec.structs import asdict, replace
 
 from onbeat.app.settings import Settings
 from onbeat.app.stores import lock_holder
-from onbeat.cli import FAILED, UNAVAILABLE
-from onbeat.cli.apply import Wish
-from onbeat.cli.node import FILE, serve_here, start_in_background, stop_nodes
-from onbeat.cli.session import JSON, ask, with_settings, write_json
+from onbeat.cli.apply import ApplyOptions
+from onbeat.cli.exit_codes import FAILED, UNAVAILABLE
+from onbeat.cli.nodes import stop_nodes
+from onbeat.cli.runtime import JSON, with_service, with_settings, write_json
+from onbeat.cli.up import FILE, run_node, start_in_background
+from onbeat.cli.verbs import Verb
 from onbeat.service.service import Service
 from onbeat.systems.flows.config import TIMER_NAME, ScheduleStatus, TimerStatus, schedule_id_of
 from onbeat.systems.flows.system import schedules_of, status_of
 from onbeat.systems.flows.template import META_TEMPLATE
 
-EXPOSES = "./data/expose.db"  # where a panel has them
-NOBODY = TimerStatus(TIMER_NAME, None, False, 0, "", "", 0, 0, {})  # noqa: FBT003 - it is not up
-GIVEN = ("database", "config", "flows_interval")  # what is said here is said to the node
+EXPOSES = "./data/expose.db"  # where a panel keeps them
+NOT_RUNNING = TimerStatus(TIMER_NAME, None, False, 0, "", "", 0, 0, {})  # noqa: FBT003
+PASSED_ON = ("database", "config", "flows_interval")  # options of the node as well
 
 
 def _in_seconds(_: click.Context, __: click.Parameter, value: int | None) -> str | None:
     return None if value is None else f"{value}s"
 
 
-@click.command()
-@click.option("--start/--stop", "start", default=True, help="Start it, or stop it.")
-@click.option("--block", is_flag=True, help="Start it in the foreground.")
-@click.option("--status", is_flag=True, help="Show whether it is up.")
-@click.option("--template", is_flag=True, help="Show the meta of a flow with a schedule in it.")
+@click.command(
+    cls=Verb, examples=["onbeat timer --start --exposes ./data/expose.db", "onbeat timer --status"]
+)
+@click.option("--start/--stop", "start", default=True, help="Start the timer, or stop it.")
+@click.option("--block", is_flag=True, help="Start the timer in the foreground.")
+@click.option("--status", is_flag=True, help="Show whether the timer is up, and its flows.")
+@click.option(
+    "--template", is_flag=True, help="Print an example of a schedule in the meta of a flow."
+)
 @click.option(
     "--interval",
     "flows_interval",
     type=click.IntRange(1, 86_400),
     callback=_in_seconds,
     metavar="N",
-    help="Seconds between two looks at the exposes. [default: 60]",
+    help="Seconds between two reads of the exposes. [default: 60]",
 )
 @click.option(
-    "--exposes", "flows_exposes", metavar="PATH", help=f"Where they are. [default: {EXPOSES}]"
+    "--exposes",
+    "flows_exposes",
+    metavar="PATH",
+    help=f"The exposes: expose.db, or a folder. [default: {EXPOSES}]",
 )
 @JSON
 @with_settings("flows_interval", "flows_exposes", flows_exposes=EXPOSES)
 def timer(
     settings: Settings, start: bool, block: bool, status: bool, template: bool, as_json: bool
 ) -> None:
-    """Start, stop or look at the timer that launches flows by the schedules in their meta."""
+    """Start, stop or inspect the timer that launches flows by the schedules in their meta.
+
+    This is the spelling of the flows system. The timer is a node like that of `onbeat up`.
+    """
     if template:
         click.echo(META_TEMPLATE, nl=False)
     elif status:
-        _tell_status(settings, as_json=as_json)
+        _show_status(settings, as_json=as_json)
     elif start:
         _start(settings, block=block, as_json=as_json)
     else:
@@ -61,17 +73,17 @@ def timer(
 
 
 def _start(settings: Settings, *, block: bool, as_json: bool) -> None:
-    found, _ = _look(settings)
+    found, _ = _find_timer(settings)
     if found.pid is not None:
         click.echo(f"timer already running, pid={found.pid}. Exiting.", err=True)
         sys.exit(UNAVAILABLE)
     if block:
         file = FILE if FILE.exists() else None
-        serve_here(settings, file, Wish(), as_json=as_json)
+        run_node(settings, file, ApplyOptions(), as_json=as_json)
         return
     given = click.get_current_context().params
     arguments = [
-        f"--{name.replace('_', '-')}={given[name]}" for name in GIVEN if given[name] is not None
+        f"--{name.replace('_', '-')}={given[name]}" for name in PASSED_ON if given[name] is not None
     ]
     arguments.append(f"--flows-exposes={settings.flows_exposes}")
     pid, log, _ = start_in_background(settings, arguments)
@@ -82,7 +94,7 @@ def _start(settings: Settings, *, block: bool, as_json: bool) -> None:
 
 
 def _stop(settings: Settings, *, as_json: bool) -> None:
-    found, name = _look(settings)
+    found, name = _find_timer(settings)
     if found.pid is not None:
         stop_nodes(settings, [name] if settings.is_postgres else [])
     if as_json:
@@ -93,11 +105,11 @@ def _stop(settings: Settings, *, as_json: bool) -> None:
         click.echo(f"timer stopped with pid={found.pid}")
 
 
-def _tell_status(settings: Settings, *, as_json: bool) -> None:
-    found, _ = _look(settings)
+def _show_status(settings: Settings, *, as_json: bool) -> None:
+    found, _ = _find_timer(settings)
     listed: list[ScheduleStatus] = []
     if found.pid is not None:
-        listed = ask(settings, schedules_of)
+        listed = with_service(settings, schedules_of)
         known = {each.key for each in listed}
         wrong = {key: why for key, why in found.invalid.items() if key not in known}
         listed += [ScheduleStatus(key, schedule_id_of(key), invalid=wrong[key]) for key in wrong]
@@ -116,18 +128,18 @@ def _tell_status(settings: Settings, *, as_json: bool) -> None:
         sys.exit(FAILED)
 
 
-def _look(settings: Settings) -> tuple[TimerStatus, str]:
-    """Return how the timer stands, if there is one that is up, and the name of its node."""
+def _find_timer(settings: Settings) -> tuple[TimerStatus, str]:
+    """Return the status of the timer, and the name of its node if it is up."""
     path = settings.database_path
     if path is not None and not (path.exists() and path.stat().st_size):
-        return NOBODY, ""
+        return NOT_RUNNING, ""
 
     async def look(service: Service) -> tuple[TimerStatus, list[str]]:
         seen = await service.overview()
         up = [node.name for node in seen.nodes if node.alive_until > seen.now]
         return await status_of(service), up
 
-    found, up = ask(settings, look)
+    found, up = with_service(settings, look)
     if not settings.is_postgres:
         held = lock_holder(settings)
         up = [] if held is None else [f"{held.name.rpartition(':')[0]}:{held.pid}"]

@@ -11,8 +11,11 @@ import click
 from onbeat.app.client import client
 from onbeat.app.settings import Settings
 from onbeat.app.systems import are_timers_on, timers_of
-from onbeat.cli import FAILED, INVALID_DEFINITION
-from onbeat.cli.session import JSON, ask, caller, with_settings, write_json
+from onbeat.cli.exit_codes import FAILED, INVALID_DEFINITION
+from onbeat.cli.runtime import JSON, caller, with_service, with_settings, write_json
+from onbeat.cli.tables import WIDE, cut
+from onbeat.cli.terminal import table_width
+from onbeat.cli.verbs import ListingGroup, hand_down_options
 from onbeat.errors import InvalidFile
 from onbeat.service.service import Service
 from onbeat.systems.services.system import TimerSystem
@@ -24,8 +27,8 @@ ROW = "%-16s %-16s %-8s %-12s %-12s %-8s %s"
 ENABLE_WITH = "Enable with: timers_enabled: true (and not enabled: false) in %s"
 
 
-class _Timers(click.Group):
-    """A verb that also works without another: what is none of them is refused."""
+class _Timers(ListingGroup):
+    """A group that rejects unknown verbs in the words of its origin."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -36,45 +39,46 @@ class _Timers(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=_Timers, invoke_without_command=True)
+@click.group(cls=_Timers, examples=["onbeat timers", "onbeat timers disable nightly"])
+@WIDE
 @JSON
 @with_settings()
-def timers(settings: Settings, as_json: bool) -> None:
-    """Show the timers of services, when they ran and run next, and which are wrong."""
-    context = click.get_current_context()
-    if context.invoked_subcommand is not None:
-        # What was asked before the verb holds for the verb, unless that says otherwise.
-        context.default_map = dict.fromkeys(timers.commands, context.params)
+def timers(settings: Settings, wide: bool, as_json: bool) -> None:
+    """List the timers of services: their last and next runs, and mistakes in their file.
+
+    This is the spelling of the services system; `onbeat list` lists all schedules.
+    """
+    if hand_down_options(timers):
         return
     try:
         is_on = are_timers_on(settings)
-        found = _with_timers(settings, TimerSystem.listed, or_none=True) if is_on else None
+        found = _with_timers(settings, TimerSystem.listed, is_optional=True) if is_on else None
     except InvalidFile as refused:
-        _tell_wrong(settings, refused, as_json=as_json)
+        _show_mistakes(settings, refused, wide=wide, as_json=as_json)
         sys.exit(INVALID_DEFINITION)
     if found is None:
-        _tell_disabled(settings, as_json=as_json)
+        _show_disabled(settings, as_json=as_json)
     elif as_json:
         write_json(found.fields())
     else:
-        _write(found)
+        _write(found, wide=wide)
 
 
-@timers.command()
+@timers.command(examples=["onbeat timers enable nightly"])
 @click.argument("timer_id", metavar="ID")
 @JSON
 @with_settings()
 def enable(settings: Settings, timer_id: str, as_json: bool) -> None:
-    """Have a timer run, whatever its file says."""
+    """Enable a timer, overriding its file."""
     _switch(settings, timer_id, on=True, as_json=as_json)
 
 
-@timers.command()
+@timers.command(examples=["onbeat timers disable nightly"])
 @click.argument("timer_id", metavar="ID")
 @JSON
 @with_settings()
 def disable(settings: Settings, timer_id: str, as_json: bool) -> None:
-    """Have a timer skip its times, whatever its file says."""
+    """Disable a timer, overriding its file."""
     _switch(settings, timer_id, on=False, as_json=as_json)
 
 
@@ -83,37 +87,37 @@ def _switch(settings: Settings, timer_id: str, *, on: bool, as_json: bool) -> No
     if are_timers_on(settings):
         changed = _with_timers(settings, lambda system: system.switch(timer_id, on=on))
     if changed is None:
-        _tell_disabled(settings, as_json=as_json)
+        _show_disabled(settings, as_json=as_json)
         sys.exit(FAILED)
     if as_json:
         write_json({"id": timer_id, "enabled": on, "changed": changed})
         return
     word = "enabled" if on else "disabled"
-    click.echo(f"{word} {timer_id}" if changed else f"{timer_id} was {word} already")
+    click.echo(f"{word} {timer_id}" if changed else f"{timer_id} was already {word}")
 
 
 def _with_timers(
-    settings: Settings, work: Callable[[TimerSystem], Awaitable[T]], *, or_none: bool = False
+    settings: Settings, work: Callable[[TimerSystem], Awaitable[T]], *, is_optional: bool = False
 ) -> T:
-    """Do something with timers and their database; `or_none`: before the first start, without."""
+    """Call `work` with the timers; without a database too, if that `is_optional`."""
 
-    async def with_service(service: Service) -> T:
+    async def connected(service: Service) -> T:
         system = timers_of(settings, service)
-        assert system is not None, "whether there is a file was asked before"
+        assert system is not None, "the callers have checked that there is a file"
         return await work(system)
 
     async def without_database() -> T:
-        nowhere = replace(settings, database="sqlite://")  # memory, in which there is nothing
-        async with client(nowhere, caller()) as service:
-            return await with_service(service)
+        empty = replace(settings, database="sqlite://")  # in memory
+        async with client(empty, caller()) as service:
+            return await connected(service)
 
     path = settings.database_path
-    if or_none and path is not None and not (path.exists() and path.stat().st_size):
+    if is_optional and path is not None and not (path.exists() and path.stat().st_size):
         return asyncio.run(without_database())
-    return ask(settings, with_service)
+    return with_service(settings, connected)
 
 
-def _tell_disabled(settings: Settings, *, as_json: bool) -> None:
+def _show_disabled(settings: Settings, *, as_json: bool) -> None:
     if as_json:
         write_json({"status": "disabled", "message": DISABLED})
     else:
@@ -121,23 +125,24 @@ def _tell_disabled(settings: Settings, *, as_json: bool) -> None:
         click.echo(ENABLE_WITH % settings.services_file)
 
 
-def _tell_wrong(settings: Settings, refused: InvalidFile, *, as_json: bool) -> None:
-    """Tell what is wrong with the file, below the timers that are at work as it was before."""
-    found = _with_timers(settings, TimerSystem.listed_by_store, or_none=True)
+def _show_mistakes(settings: Settings, refused: InvalidFile, *, wide: bool, as_json: bool) -> None:
+    """Show the mistakes in the file, below the timers in effect, which are those of before."""
+    found = _with_timers(settings, TimerSystem.listed_by_store, is_optional=True)
     if as_json:
         mistakes = [{"file": refused.path} | each._asdict() for each in refused.mistakes]
         write_json(found.fields() | {"mistakes": mistakes})
         return
     if found.timers:
-        _write(found)
+        _write(found, wide=wide)
         click.echo()
     click.echo(str(refused), err=True)
     n = len(refused.mistakes)
-    as_before = "the timers above are those of before" if found.timers else "there are no timers"
-    click.echo(f"onbeat: {n} mistake{'s' * (n != 1)} in {refused.path}: {as_before}", err=True)
+    in_effect = "the timers above stay in effect" if found.timers else "no timers are in effect"
+    click.echo(f"onbeat: {n} mistake{'s' * (n != 1)} in {refused.path}: {in_effect}", err=True)
 
 
-def _write(found: TimerList) -> None:
+def _write(found: TimerList, *, wide: bool) -> None:
+    limit = None if wide else table_width()
     if not found.timers and not found.invalid:
         click.echo("No timers configured.")
         return
@@ -145,7 +150,7 @@ def _write(found: TimerList) -> None:
         click.echo(ROW % HEADING)
         click.echo("-" * 90)
         for each in found.timers:
-            click.echo((ROW % each.cells(found.now)).rstrip())
+            click.echo(cut((ROW % each.cells(found.now)).rstrip(), limit))
     if found.invalid:
         click.echo("\nInvalid timers:")
         for timer_id, reason in found.invalid.items():

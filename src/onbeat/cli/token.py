@@ -1,4 +1,4 @@
-"""`onbeat token create`, `list`, `revoke` and `link`: who may come in over HTTP."""
+"""`onbeat token create`, `list`, `revoke` and `link`: API tokens."""
 
 import asyncio
 import socket
@@ -11,8 +11,11 @@ from msgspec.structs import asdict
 
 from onbeat.app.settings import Settings
 from onbeat.app.stores import lock_holder
-from onbeat.cli.session import JSON, ask, with_settings, write_json, write_table
-from onbeat.cli.times import moment
+from onbeat.cli.format import Cell, Times
+from onbeat.cli.runtime import JSON, with_service, with_settings, write_json
+from onbeat.cli.tables import WIDE, Column, write_table
+from onbeat.cli.terminal import table_zone
+from onbeat.cli.verbs import VerbGroup
 from onbeat.core.time.durations import parse_duration
 from onbeat.core.time.instants import rfc3339_ms
 from onbeat.errors import ApiUnavailable, InvalidSchedule, InvalidSettings
@@ -25,31 +28,44 @@ from onbeat.service.tokens import LINK_LASTS
 from onbeat.web.identity import not_certified, not_served
 from onbeat.web.security.first_token import link_of
 
+COLUMNS = (
+    Column("TOKEN", least=12),
+    "SCOPE",
+    Column("OWNER", least=8),
+    Column("BY", least=8, drop=1),
+    "CREATED",
+    "EXPIRES",
+)
 
-@click.group()
+
+@click.group(
+    cls=VerbGroup, examples=["onbeat token create pipeline --scope define", "onbeat token link"]
+)
 def token() -> None:
-    """Say who may come in over HTTP, and what they may do there."""
+    """Manage API tokens, and links that open the dashboard."""
 
 
-@token.command()
+@token.command(examples=["onbeat token create pipeline --scope define --expires 90d"])
 @click.argument("name")
 @click.option(
     "--scope",
     type=click.Choice(SCOPES),
     default="read",
     show_default=True,
-    help="Each may what those before it may.",
+    help="What the token permits; each scope includes those before it.",
 )
-@click.option("--owner", default="", help="They see and define only schedules of this owner.")
-@click.option("--expires", metavar="LENGTH", help="Such as 90d. [default: never]")
+@click.option("--owner", default="", help="Restrict the token to schedules of this owner.")
+@click.option(
+    "--expires", metavar="LENGTH", help="Expire after this duration, such as 90d. [default: never]"
+)
 @JSON
 @with_settings()
 def create(
     settings: Settings, name: str, scope: Scope, owner: str, expires: str | None, as_json: bool
 ) -> None:
-    """Make a token, and show its secret: this once, as nothing but a digest is kept."""
+    """Create a token and print its secret. Only a digest of the secret is stored."""
     lasts = None if expires is None else _length(expires)
-    row, secret = ask(
+    row, secret = with_service(
         settings,
         lambda service: service.tokens.create(name, scope, owner, lasts),
         create=True,
@@ -58,53 +74,56 @@ def create(
         write_json({**asdict(token_fields(row)), "secret": secret})
         return
     click.echo(secret)
-    click.echo("keep it: it is not shown again", err=True)
+    click.echo("keep this secret: it is not shown again", err=True)
 
 
-@token.command("list")
+@token.command("list", examples=["onbeat token list"])
+@WIDE
 @JSON
 @with_settings()
-def list_(settings: Settings, as_json: bool) -> None:
-    """Show tokens and open sessions, never a secret."""
+def list_(settings: Settings, wide: bool, as_json: bool) -> None:
+    """List tokens and open sessions, without their secrets."""
 
     async def work(service: Service) -> tuple[list[TokenRow], int]:
         return await service.tokens.all(), service.clock.now()
 
-    found, now = ask(settings, work)
+    found, now = with_service(settings, work)
     if as_json:
         write_json([token_fields(row) for row in found])
     elif found:
-        heading = ("TOKEN", "SCOPE", "OWNER", "BY", "CREATED", "EXPIRES")
-        write_table(heading, [_cells(row, now) for row in found])
+        times = Times(now, table_zone())
+        write_table(COLUMNS, [_cells(row, times) for row in found], times=times, wide=wide)
     else:
-        click.echo("no tokens (onbeat token create NAME makes one)")
+        click.echo("no tokens (onbeat token create NAME creates one)")
 
 
-@token.command()
+@token.command(examples=["onbeat token revoke pipeline"])
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @JSON
 @with_settings()
 def revoke(settings: Settings, names: tuple[str, ...], as_json: bool) -> None:
-    """Let nobody in by these tokens or sessions any more, nor by what they were used to open."""
+    """Revoke tokens or sessions, including sessions that were opened with them."""
 
     async def work(service: Service) -> list[TokenRow]:
         return [await service.tokens.revoke(name) for name in names]
 
-    gone = ask(settings, work)
+    gone = with_service(settings, work)
     if as_json:
         write_json([token_fields(row) for row in gone])
     for row in () if as_json else gone:
         click.echo(f"revoked {row.token_id}")
 
 
-@token.command()
-@click.option("--scope", type=click.Choice(SCOPES), help="Of the session. [default: admin]")
+@token.command(examples=["onbeat token link", "onbeat token link --scope read"])
+@click.option(
+    "--scope", type=click.Choice(SCOPES), help="The scope of the session. [default: admin]"
+)
 @JSON
 @with_settings()
 def link(settings: Settings, scope: Scope | None, as_json: bool) -> None:
     """Print a link that opens the dashboard, once, within ten minutes.
 
-    The link names an address that a node of this database serves: that is checked first.
+    The command first checks that a node of this database serves the address of the link.
     """
 
     async def work(service: Service) -> tuple[str, str, int]:
@@ -113,16 +132,16 @@ def link(settings: Settings, scope: Scope | None, as_json: bool) -> None:
         where = await asyncio.to_thread(_where, settings, _addresses(settings, found), signer)
         return where, await service.tokens.link(scope), found.now + LINK_LASTS
 
-    where, code, until = ask(settings, work)
-    told = link_of(where, code)
+    where, code, until = with_service(settings, work)
+    url = link_of(where, code)
     if as_json:
-        write_json({"link": told, "expires_at": rfc3339_ms(until)})
+        write_json({"link": url, "expires_at": rfc3339_ms(until)})
     else:
-        click.echo(told)
+        click.echo(url)
 
 
 def _addresses(settings: Settings, found: Overview) -> list[str]:
-    """Return where nodes that are up have the API, those of this machine first."""
+    """Return the API addresses of the nodes that are up, those of this machine first."""
     up = [row for row in found.nodes if row.alive_until > found.now and row.address]
     if not settings.is_postgres:
         held = lock_holder(settings)
@@ -133,8 +152,10 @@ def _addresses(settings: Settings, found: Overview) -> list[str]:
 
 
 def _where(settings: Settings, addresses: Sequence[str], signer: Signer) -> str:
-    """Return the URL of an API that a node of this database serves, or refuse to name one."""
-    own = replace(settings, public_url="").api_url  # of a process that is no node, with roles=api
+    """Return the URL of an API that a node of this database serves, or raise."""
+    own = replace(
+        settings, public_url=""
+    ).api_url  # of a process with roles=api, which is not a node
     refused = []
     for url in dict.fromkeys((*addresses, own)):
         if settings.tls_client_ca and url.startswith("https:"):
@@ -144,26 +165,26 @@ def _where(settings: Settings, addresses: Sequence[str], signer: Signer) -> str:
         if found is None:
             return _public(settings.public_url, signer) if settings.public_url else url
         refused.append(found.why)
-    if settings.public_url and addresses:  # it is up, and cannot be reached from here
+    if settings.public_url and addresses:  # the node is up, and cannot be reached from here
         return _public(settings.public_url, signer)
     hint = "onbeat up starts a node; onbeat status shows those that are up"
     raise ApiUnavailable(f"no link: no node of this database serves the API: {refused[0]} ({hint})")
 
 
 def _public(url: str, signer: Signer) -> str:
-    """Return the public URL, unless it leads to something else than a node of this database."""
+    """Return the public URL, unless it leads to another program or database."""
     found = not_served(url, signer, is_proxied=True)
     if found is not None and found.answers:
-        raise ApiUnavailable(f"no link: {found.why} (public_url has to lead to the API)")
+        raise ApiUnavailable(f"no link: {found.why} (public_url must lead to the API)")
     if found is not None:
         click.echo(f"onbeat: not checked from here: {found.why}", err=True)
     return url
 
 
-def _cells(row: TokenRow, now: int) -> tuple[str, ...]:
-    until = "never" if row.expires_at is None else moment(row.expires_at, now)
-    made = moment(row.created_at, now)
-    return row.token_id, row.scope, row.owner or "-", row.created_by or "-", made, until
+def _cells(row: TokenRow, times: Times) -> tuple[Cell | str, ...]:
+    expires = "never" if row.expires_at is None else times.cell(row.expires_at)
+    created = times.cell(row.created_at)
+    return row.token_id, row.scope, row.owner or "-", row.created_by or "-", created, expires
 
 
 def _length(text: str) -> int:

@@ -1,4 +1,4 @@
-"""What `onbeat up --file` does as long as it is up: it applies the file whenever it changes."""
+"""`onbeat up --file`: apply the file again whenever it changes."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from onbeat.app.launchers import check_target
-from onbeat.cli.apply import Wish
+from onbeat.cli.apply import ApplyOptions
 from onbeat.errors import ChangedSince, InvalidFile, OnbeatError, StoreFailed
 from onbeat.service.service import Service
 from onbeat.sources.watch import A_MOMENT, Watched, watch
@@ -21,17 +21,17 @@ log = logging.getLogger("onbeat.files")
 async def kept_applied(
     service: Service,
     watched: Watched | None,
-    wish: Wish,
+    options: ApplyOptions,
     *,
     pause: Callable[[], Awaitable[None]] = A_MOMENT,
 ) -> AsyncIterator[None]:
-    """Apply a file, if there is one, whenever it has changed."""
+    """Apply a file, if one is given, whenever it changes."""
     if watched is None:
         yield
         return
     path = watched.path
     watching = asyncio.create_task(
-        watch(watched, lambda: apply_again(service, path, wish), pause=pause)
+        watch(watched, lambda: apply_again(service, path, options), pause=pause)
     )
     try:
         yield
@@ -41,38 +41,38 @@ async def kept_applied(
             await watching
 
 
-async def apply_again(service: Service, path: Path, wish: Wish) -> bool:
-    """Apply a file that has changed, or say in the log why not; return whether that was all.
+async def apply_again(service: Service, path: Path, options: ApplyOptions) -> bool:
+    """Apply a file that has changed, or log why not; return False if it should be tried again.
 
-    A file that is wrong changes nothing, and is left until it changes again.
+    A file with mistakes changes nothing, and is not read again until it changes.
     """
     try:
         file = await asyncio.to_thread(read_file, path, check_target)
-        changes = await wish.plan(service, file, horizon=0)
+        changes = await options.plan(service, file, horizon=0)
         done = await service.apply(changes)
     except InvalidFile as refused:
-        _tell_mistakes(refused)
+        _log_mistakes(refused)
     except (StoreFailed, ChangedSince) as broken:
-        log.warning("%s will be applied in a moment: %s", path, broken)
+        log.warning("%s: not applied yet, will be retried: %s", path, broken)
         return False
     except OnbeatError as refused:
-        log.error("%s was not applied: %s", path, refused)  # noqa: TRY400 - a person reads it
+        log.error("%s: not applied: %s", path, refused)  # noqa: TRY400 - no trace: it is a mistake
     except Exception:
-        log.exception("%s was not applied", path)
+        log.exception("%s: not applied", path)
     else:
         counted = Counter[str](each.change for each in done)
         counted |= Counter(removed=len(changes.removed), kept=len(changes.of("keep")))
-        told = ", ".join(f"{n} {what}" for what, n in counted.items())
-        extra = {"event": "file.applied", "told": {"file": str(path), **counted}}
-        log.info("%s was applied: %s", path, told or "it defines nothing", extra=extra)
+        summary = ", ".join(f"{n} {what}" for what, n in counted.items())
+        extra = {"event": "file.applied", "fields": {"file": str(path), **counted}}
+        log.info("%s: applied: %s", path, summary or "it defines no schedules", extra=extra)
     return True
 
 
-def _tell_mistakes(refused: InvalidFile) -> None:
-    """Log each mistake in a file, and that nothing of it holds."""
+def _log_mistakes(refused: InvalidFile) -> None:
+    """Log each mistake in a file, and that nothing was changed."""
     lines = str(refused).splitlines()
     for line, each in zip(lines, refused.mistakes, strict=True):
-        told = {"file": refused.path, **each._asdict()}
-        log.error("%s", line, extra={"event": "file.mistake", "told": told})
-    extra = {"event": "file.refused", "told": {"file": refused.path, "mistakes": len(lines)}}
-    log.error("%s was not applied: nothing was changed", refused.path, extra=extra)
+        fields = {"file": refused.path, **each._asdict()}
+        log.error("%s", line, extra={"event": "file.mistake", "fields": fields})
+    extra = {"event": "file.refused", "fields": {"file": refused.path, "mistakes": len(lines)}}
+    log.error("%s: not applied: nothing was changed", refused.path, extra=extra)

@@ -1,9 +1,11 @@
-"""`onbeat why`: what happened at an instant, or did not, and why."""
+"""`onbeat why`: explain what happened at an instant, or did not."""
 
 import click
 
 from onbeat.app.settings import Settings
-from onbeat.cli.session import JSON, ask, with_settings, write_json
+from onbeat.cli.completion import complete_schedules
+from onbeat.cli.runtime import JSON, with_service, with_settings, write_json
+from onbeat.cli.verbs import Verb
 from onbeat.core.explain.why import Why
 from onbeat.core.time.instants import rfc3339
 from onbeat.core.time.zones import zone
@@ -12,16 +14,16 @@ from onbeat.service.serialize import why_fields
 from onbeat.service.service import Service
 
 
-@click.command()
-@click.argument("name")
+@click.command(cls=Verb, examples=["onbeat why report", "onbeat why report 2026-03-29T02:30"])
+@click.argument("name", shell_complete=complete_schedules)
 @click.argument("time", required=False)
 @JSON
 @with_settings()
 def why(settings: Settings, name: str, time: str | None, as_json: bool) -> None:
-    """Say why a schedule ran, or did not, at TIME: an instant, or a local time in its zone.
+    """Explain why a schedule ran, or did not, at TIME: an instant, or a local time in its zone.
 
-    Without TIME it is the latest tick or start. A local time that the clocks jump over stands for
-    the first instant after the gap; of one that they show twice both are answered.
+    The default is the latest tick or start. A local time that a clock change skips means the first
+    instant after the gap; a local time that occurs twice is explained for both instants.
     """
 
     async def work(service: Service) -> list[Why]:
@@ -31,7 +33,7 @@ def why(settings: Settings, name: str, time: str | None, as_json: bool) -> None:
             raise InvalidSettings("TIME", refused.problem, hint=refused.hint) from None
         return [found, *[await service.why(name, at) for at in found.also]]
 
-    found, *others = ask(settings, work)
+    found, *others = with_service(settings, work)
     if as_json:
         write_json(why_fields(found))
         return

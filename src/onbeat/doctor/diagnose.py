@@ -1,9 +1,9 @@
-"""`onbeat doctor`: looks at everything, changes nothing, and says what would be right.
+"""Diagnose an installation for `onbeat doctor`, without changing anything.
 
-It asks the peers that settings name as well: see `peers`. A start does some of this, too.
-
-Looking and judging are apart: `look` returns what there is, whatever state it is in, and each check
-is a function of that. A check that breaks is a finding as well, and the others go on.
+Gathering and judging are separate: `look` collects the facts, whatever state they are in, and each
+check is a function of these facts. A check that raises becomes a finding; the others still run.
+The peers that the settings name are contacted as well: see `app/peers.py`. The start of a node
+runs some of these checks.
 """
 
 import asyncio
@@ -17,7 +17,8 @@ from onbeat.core.time.zones import VERSION
 from onbeat.doctor import database, files, machine, prompts, workload
 from onbeat.doctor.findings import Check, Finding, InstallationFacts, Level
 from onbeat.errors import InvalidSettings
-from onbeat.ports.store import Clock
+from onbeat.files.extras import install_command
+from onbeat.ports.clock import Clock
 from onbeat.stores.sql.diagnostics import DatabaseFacts
 from onbeat.stores.sqlite.diagnostics import LIBRARY
 from onbeat.stores.sqlite.diagnostics import look as look_at_file
@@ -38,13 +39,12 @@ async def look(
     clock: Clock,
     quick: bool = False,
 ) -> InstallationFacts:
-    """Look at the machine, the database and the peers, without changing anything.
+    """Gather facts about the machine, the database and the peers.
 
-    A database in a file is read as a whole, to see whether it is damaged, and peers are asked,
-    unless it is to be quick.
+    `quick` skips the check of the whole database file, and the peers.
     """
     path = settings.database_path if isinstance(settings, Settings) else None
-    asking = None if quick else asyncio.ensure_future(_ask_peers(settings, is_start=False))
+    peer_checks = None if quick else asyncio.ensure_future(_check_peers(settings, is_start=False))
     return InstallationFacts(
         clock.now(),
         tuple(sys.version_info[:3]),
@@ -54,36 +54,44 @@ async def look(
         settings_file,
         await _look_at_database(settings, clock, quick=quick),
         None if path is None else who_holds(path),
-        () if asking is None else await asking,
+        () if peer_checks is None else await peer_checks,
     )
 
 
 async def look_at_start(settings: Settings, clock: Clock) -> Sequence[Finding]:
-    """Return what is wrong with definitions, files and peers, for the log of a node that starts.
+    """Return the problems of definitions, files and peers, for the log of a starting node.
 
-    Nothing waits for it: what takes long is done in threads, and peers have a few seconds.
+    It runs in the background: slow steps run in threads, and each peer has a few seconds.
     """
-    asking = asyncio.ensure_future(_ask_peers(settings, is_start=True))
-    looked = DatabaseFacts(is_there=False)
+    peer_checks = asyncio.ensure_future(_check_peers(settings, is_start=True))
+    database_facts = DatabaseFacts(is_there=False)
     if settings.is_postgres:
-        looked = await _look_at_database(settings, clock, quick=True)
+        database_facts = await _look_at_database(settings, clock, quick=True)
     elif (path := settings.database_path) is not None:
-        looked = await asyncio.to_thread(look_at_file, path, clock, quick=True)
+        database_facts = await asyncio.to_thread(look_at_file, path, clock, quick=True)
     version = tuple(sys.version_info[:3])
-    seen = InstallationFacts(
-        clock.now(), version, LIBRARY, VERSION, settings, None, looked, None, await asking
+    facts = InstallationFacts(
+        clock.now(),
+        version,
+        LIBRARY,
+        VERSION,
+        settings,
+        None,
+        database_facts,
+        None,
+        await peer_checks,
     )
-    return await asyncio.to_thread(lambda: [e for e in judge(seen, AT_START) if e.level != "ok"])
+    return await asyncio.to_thread(lambda: [e for e in judge(facts, AT_START) if e.level != "ok"])
 
 
-def judge(seen: InstallationFacts, checks: Sequence[Check] | None = None) -> Sequence[Finding]:
-    """Return what each check finds, in their order, and then what the peers answered."""
-    found = [_find(check, seen) for check in (CHECKS if checks is None else checks)]
-    asked = [Finding(each.name, each.level, each.found, each.hint) for each in seen.peers]
-    return [*(each for each in found if each is not None), *asked]
+def judge(facts: InstallationFacts, checks: Sequence[Check] | None = None) -> Sequence[Finding]:
+    """Return the findings of the checks, in their order, and then those of the peers."""
+    found = [_run_check(check, facts) for check in (CHECKS if checks is None else checks)]
+    of_peers = [Finding(each.name, each.level, each.found, each.hint) for each in facts.peers]
+    return [*(each for each in found if each is not None), *of_peers]
 
 
-async def _ask_peers(
+async def _check_peers(
     settings: Settings | InvalidSettings, *, is_start: bool
 ) -> Sequence[PeerCheck]:
     if isinstance(settings, InvalidSettings):
@@ -91,28 +99,31 @@ async def _ask_peers(
     return await peers_of(settings, is_start=is_start)
 
 
-def _find(check: Check, seen: InstallationFacts) -> Finding | None:
+def _run_check(check: Check, facts: InstallationFacts) -> Finding | None:
     try:
-        return check(seen)
-    except Exception as broken:  # noqa: BLE001 - the others go on
+        return check(facts)
+    except Exception as error:  # noqa: BLE001 - the other checks still run
         name = check.__name__.replace("_", " ")
-        return Finding(name, "fail", f"it could not be checked: {type(broken).__name__}: {broken}")
+        problem = f"the check failed: {type(error).__name__}: {error}"
+        hint = "a permission, or a bug of Onbeat: please report it with this line"
+        return Finding(name, "fail", problem, hint)
 
 
 async def _look_at_database(
     settings: Settings | InvalidSettings, clock: Clock, *, quick: bool
 ) -> DatabaseFacts:
     if isinstance(settings, InvalidSettings):
-        problem = "which it is, nobody knows: the settings are refused"
+        problem = "not checked: the settings are invalid, so its address is unknown"
         return DatabaseFacts(problem=problem, is_there=False)
     if settings.database_path is not None:
         return look_at_file(settings.database_path, clock, quick=quick)
     if not settings.is_postgres:
-        hint = "it is gone when the program ends: name a file"
-        return DatabaseFacts(problem="the database is in memory", hint=hint, is_there=False)
+        hint = "set a file: --database sqlite:///onbeat.db"
+        problem = "the database is in memory: it is lost when the program ends"
+        return DatabaseFacts(problem=problem, hint=hint, is_there=False)
     try:
         from onbeat.stores.postgres.diagnostics import look  # noqa: PLC0415 - an extra
     except ModuleNotFoundError:
-        hint = "pip install 'onbeat[postgres]'"
-        return DatabaseFacts(problem="PostgreSQL needs a driver that is not installed", hint=hint)
+        problem, hint = "the PostgreSQL driver is not installed", install_command("postgres")
+        return DatabaseFacts(problem=problem, hint=hint)
     return await look(settings.database, clock)

@@ -1,4 +1,4 @@
-"""Checks of the files that definitions come from: of schedules, and of systems."""
+"""Checks of the files that define schedules, services, flows and workflows."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -15,29 +15,28 @@ from onbeat.sources.yaml import read_file
 from onbeat.systems.flows.exposes import read_exposes
 from onbeat.systems.workflows.store import check_dag
 
-FILE = Path("onbeat.yaml")  # which `onbeat up` applies, if it is there
-LARGEST = 1024 * 1024  # bytes of a DAG
-MOST = 10_000  # files of a folder that are read
+FILE = Path("onbeat.yaml")  # `onbeat up` applies it if it exists
+LARGEST_DAG = 1024 * 1024  # bytes
+MOST_DAGS = 10_000
 
 
-def source_files(seen: InstallationFacts) -> Finding | None:
-    """Judge whether the files of definitions can be read, and what is wrong in them."""
-    if seen.is_refused:
+def source_files(facts: InstallationFacts) -> Finding | None:
+    """Check whether the files of definitions are valid."""
+    if facts.settings_are_invalid:
         return None
-    read, wrong = 0, list[str]()
-    for label, problems in _sources(seen.known):
+    read, mistakes = 0, list[str]()
+    for label, problems in _sources(facts.usable_settings):
         read += 1
-        wrong += [f"{label}: {each}" for each in problems]
-    if wrong:
-        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        return warn(
-            "source files", f"{wrong[0]}{more}", "correct it; other definitions are not affected"
-        )
-    return ok("source files", f"nothing is wrong in them: {read}") if read else None
+        mistakes += [f"{label}: {each}" for each in problems]
+    if mistakes:
+        more = f" (and {len(mistakes) - 1} more)" if len(mistakes) > 1 else ""
+        hint = "correct the file; the other definitions are not affected"
+        return warn("source files", f"{mistakes[0]}{more}", hint)
+    return ok("source files", f"{read} checked, no mistakes") if read else None
 
 
 def _sources(settings: Settings) -> Iterator[tuple[str, list[str]]]:
-    """Yield what is wrong with each source that is in use."""
+    """Yield the problems of each source that is in use."""
     if FILE.is_file():
         yield str(FILE), list(_problems(_definitions))
     if settings.services_file:
@@ -53,12 +52,12 @@ def _sources(settings: Settings) -> Iterator[tuple[str, list[str]]]:
 def _problems(read: Callable[[], Iterable[str]]) -> Iterator[str]:
     try:
         yield from read()
-    except InvalidFile as refused:
-        yield from (str(each) for each in refused.mistakes)
-    except InvalidSchedule as refused:
-        yield str(refused)
-    except OSError as broken:
-        yield broken.strerror or str(broken)
+    except InvalidFile as error:
+        yield from (str(each) for each in error.mistakes)
+    except InvalidSchedule as error:
+        yield str(error)
+    except OSError as error:
+        yield error.strerror or str(error)
 
 
 def _definitions() -> Iterable[str]:
@@ -67,29 +66,29 @@ def _definitions() -> Iterable[str]:
 
 
 def _services(settings: Settings) -> Iterable[str]:
-    return [f"{name}: {why}" for name, why in wrong_timers(settings).items()]
+    return [f"{name}: {problem}" for name, problem in wrong_timers(settings).items()]
 
 
 def _dags(folder: Path) -> Iterable[str]:
     for n, path in enumerate(sorted(folder.glob("*.json")) if folder.is_dir() else ()):
-        if n == MOST:
+        if n == MOST_DAGS:
             return
         try:
-            if not path.is_file() or path.stat().st_size > LARGEST:
-                yield f"{path.name} is not a file of 1 MiB at most"
+            if not path.is_file() or path.stat().st_size > LARGEST_DAG:
+                yield f"{path.name} is not a regular file of at most 1 MiB"
             else:
                 check_dag(msgspec.json.decode(path.read_bytes()))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as broken:
-            yield f"{path.name} is not JSON: {broken}"
-        except InvalidSchedule as refused:
-            yield f"{path.name}: {refused}"
-        except OSError as broken:
-            yield f"{path.name} cannot be read: {broken.strerror}"
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            yield f"{path.name} is not JSON: {error}"
+        except InvalidSchedule as error:
+            yield f"{path.name}: {error}"
+        except OSError as error:
+            yield f"{path.name} cannot be read: {error.strerror}"
 
 
 def _flows(exposes: Exposes) -> Iterable[str]:
     found = read_exposes(exposes.read(), exposes.parse)
-    return [f"{key}: {why}" for key, why in found.invalid.items()]
+    return [f"{key}: {problem}" for key, problem in found.invalid.items()]
 
 
 CHECKS: tuple[Check, ...] = (source_files,)

@@ -1,4 +1,4 @@
-"""What a doctor sees, and what it finds: values, so that each check is a function of its own."""
+"""What a diagnosis reads and what it reports: plain values, so that a check is a function."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Literal
 from onbeat.app.peers import PeerCheck
 from onbeat.app.settings import Settings
 from onbeat.errors import InvalidSettings
-from onbeat.stores.sql.diagnostics import DatabaseFacts
+from onbeat.stores.sql.diagnostics import DatabaseFacts, StoreFacts
 from onbeat.stores.sqlite.store import LockHolder
 
 Level = Literal["ok", "warn", "fail"]
@@ -16,7 +16,7 @@ Level = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found, and what would be right if it is not."""
+    """The result of one check; `hint` is the way to fix it."""
 
     check: str
     level: Level
@@ -26,58 +26,62 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class InstallationFacts:
-    """Everything that checks judge. They look at files besides, and at nothing else."""
+    """The input of all checks. Apart from it they read only files."""
 
     now: int  # milliseconds, by the clock of this machine
     python: tuple[int, ...]
     sqlite: str  # the version of the library
-    tz: str  # the version of the zone data
+    zone_data: str  # the version of the zone data
     settings: Settings | InvalidSettings
-    settings_file: Path | None  # that was read
-    looked: DatabaseFacts
-    holder: LockHolder | None = None  # of the file
-    peers: Sequence[PeerCheck] = ()  # what those answered that settings name
-    search: str | None = None  # where programs are looked for; None: as ever
+    settings_file: Path | None  # the file that the settings were read from
+    database: DatabaseFacts
+    lock_holder: LockHolder | None = None  # of a SQLite file
+    peers: Sequence[PeerCheck] = ()
+    program_path: str | None = None  # where programs are searched; None: the PATH of this process
 
     @property
-    def known(self) -> Settings:
-        """The settings, or what holds if nobody says otherwise."""
+    def usable_settings(self) -> Settings:
+        """The settings; the defaults if they are invalid."""
         return Settings() if isinstance(self.settings, InvalidSettings) else self.settings
 
     @property
-    def is_refused(self) -> bool:
-        """Whether nobody knows the settings."""
+    def settings_are_invalid(self) -> bool:
         return isinstance(self.settings, InvalidSettings)
+
+    @property
+    def store(self) -> StoreFacts | None:
+        """What was read from the tables; None if they could not be read."""
+        return self.database.standing
 
 
 Check = Callable[[InstallationFacts], Finding | None]
-"""It returns None where it does not apply."""
+"""A check returns None where it does not apply."""
 
 
 def ok(check: str, found: str) -> Finding:
-    """Return that all is well."""
+    """Return a finding without a problem."""
     return Finding(check, "ok", found)
 
 
 def warn(check: str, found: str, hint: str) -> Finding:
-    """Return what may become a problem, or is one for some."""
+    """Return a problem that does not stop the installation, or not yet."""
     return Finding(check, "warn", found, hint)
 
 
 def fail(check: str, found: str, hint: str = "") -> Finding:
-    """Return what keeps Onbeat from doing its work."""
+    """Return a problem that keeps Onbeat from working."""
     return Finding(check, "fail", found, hint)
 
 
-def names(some: Iterable[str], most: int = 3) -> str:
-    """Return a few names, and that there are more."""
-    all_of_them: Sequence[str] = list(some)
-    rest = len(all_of_them) - most
-    return ", ".join(all_of_them[:most]) + (f" and {rest} more" if rest > 0 else "")
+def names(items: Iterable[str], most: int = 3) -> str:
+    """Return the first names, and how many more there are."""
+    listed: Sequence[str] = list(items)
+    rest = len(listed) - most
+    return ", ".join(listed[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def size(n: int) -> str:
-    """Return a number of bytes as people read it."""
+    """Format a number of bytes."""
     amount = float(n)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if amount < 1024:
@@ -87,7 +91,7 @@ def size(n: int) -> str:
 
 
 def length(ms: int) -> str:
-    """Return a length of time as people read it."""
+    """Format a duration."""
     for unit, each in (("days", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
         if ms >= 2 * each:
             return f"{ms // each} {unit}"

@@ -7,27 +7,27 @@ from onbeat.systems.sessions.broken_files import broken_in
 from onbeat.systems.sessions.definitions import PromptDefaults
 
 
-def session_files(seen: InstallationFacts) -> Finding | None:
-    """Judge whether every definition.json and last-run.json can be used.
+def session_files(facts: InstallationFacts) -> Finding | None:
+    """Check whether every definition.json and last-run.json is valid.
 
-    It is a warning, as of other files: a container is not unhealthy for one prompt.
+    A broken file is only a warning: one prompt does not make a container unhealthy.
     """
-    settings = seen.known
-    if seen.is_refused or not settings.sessions_url:
+    settings = facts.usable_settings
+    if facts.settings_are_invalid or not settings.sessions_url:
         return None
     folder = Path(settings.sessions_folder).expanduser()
     defaults = PromptDefaults(settings.sessions_check, settings.sessions_minimum)
     try:
-        broken = broken_in(folder, defaults, now=seen.now)
-    except OSError as refused:  # a start is refused for the same reason
-        problem = f"{folder} cannot be used: {refused.strerror}"
-        return fail("session files", problem, "sessions_folder: a folder that can be written to")
+        broken = broken_in(folder, defaults, now=facts.now)
+    except OSError as error:  # a node does not start for the same reason
+        problem = f"{folder} cannot be used: {error.strerror}"
+        return fail("session files", problem, "set `sessions_folder` to a writable folder")
     if not broken:
-        return ok("session files", f"all in {folder} can be used")
-    slug, why = next(iter(broken.items()))
+        return ok("session files", f"all files in {folder} are valid")
+    slug, problem = next(iter(broken.items()))
     more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
-    hint = f"repair {folder / slug}, or replace it by PUT /api/schedule/{slug}"
-    return warn("session files", f"{slug}: {why}{more}", hint)
+    hint = f"repair {folder / slug}, or replace it with PUT /api/schedule/{slug}"
+    return warn("session files", f"{slug}: {problem}{more}", hint)
 
 
 CHECKS: tuple[Check, ...] = (session_files,)

@@ -1,4 +1,4 @@
-"""Checks of how things stand: what is planned, what waits, what fails, what is kept."""
+"""Checks of the workload: planning, definitions, waiting and failing runs, history, notices."""
 
 import shutil
 from collections.abc import Iterator
@@ -22,163 +22,162 @@ from onbeat.service.wait_reasons import SETTING_OF
 
 BEHIND, FAR_BEHIND = 10_000, 60_000  # milliseconds
 WAITS_LONG = 3_600_000
-PRUNED_EVERY = 2 * 3_600_000  # it is every hour, and takes its time
+PRUNE_MARGIN = 2 * 3_600_000  # a node prunes every hour, and that takes a while
 
 
-def planner(seen: InstallationFacts) -> Finding | None:
-    """Judge how far the planner is behind."""
-    standing = seen.looked.standing
-    if standing is None or not standing.overview.gate_open or not _is_planned(seen):
+def planner(facts: InstallationFacts) -> Finding | None:
+    """Check how far the planner is behind."""
+    store = facts.store
+    if store is None or not store.overview.gate_open or not _has_planner(facts):
         return None
-    now, due = standing.overview.now, standing.overview.next_due_at
+    now, due = store.overview.now, store.overview.next_due_at
     behind = 0 if due is None else max(0, now - due)
-    n = standing.overview.due
-    told = f"{n} tick{'s are' if n != 1 else ' is'} due, the first for {length(behind)}"
-    told = told if n else "no tick is due and undecided"
-    hint = "look at the node's log; is the machine busy, or the disk slow?"
+    n = store.overview.due
+    state = f"{n} tick{'s are' if n != 1 else ' is'} due, the first for {length(behind)}"
+    state = state if n else "no tick is due and undecided"
+    hint = "look at the log of the node, and at the load of the machine, its disk and the database"
     if behind >= FAR_BEHIND:
-        return fail("planner", told, hint)
-    return warn("planner", told, hint) if behind >= BEHIND else ok("planner", told)
+        return fail("planner", state, hint)
+    return warn("planner", state, hint) if behind >= BEHIND else ok("planner", state)
 
 
-def gate(seen: InstallationFacts) -> Finding | None:
-    """Judge whether anything may start."""
-    standing = seen.looked.standing
-    if standing is None:
+def gate(facts: InstallationFacts) -> Finding | None:
+    """Check whether the gate is open."""
+    store = facts.store
+    if store is None:
         return None
-    if not standing.overview.gate_open:
-        return warn("gate", "it is closed: nothing is decided and nothing starts", "onbeat gate on")
+    if not store.overview.gate_open:
+        return warn("gate", "closed: nothing is decided and nothing starts", "onbeat gate open")
     return ok("gate", "open")
 
 
-def definitions(seen: InstallationFacts) -> Finding | None:
-    """Judge whether every definition can be read and planned."""
-    standing = seen.looked.standing
-    if standing is None:
+def definitions(facts: InstallationFacts) -> Finding | None:
+    """Check whether every definition can be read and planned."""
+    store = facts.store
+    if store is None:
         return None
-    broken = [name for name, text in standing.definitions if _read(name, text) is None]
-    if wrong := sorted({*broken, *standing.parked}):
-        hint = f"onbeat show {wrong[0]}; define it again"
-        return fail("definitions", f"{names(wrong)} cannot be planned", hint)
-    return ok("definitions", f"all can be planned: {standing.overview.schedules}")
+    broken = [name for name, text in store.definitions if _read(name, text) is None]
+    if unplannable := sorted({*broken, *store.parked}):
+        hint = f"onbeat show {unplannable[0]}, then define it again (onbeat apply)"
+        return fail("definitions", f"{names(unplannable)} cannot be planned", hint)
+    return ok("definitions", f"all can be planned: {store.overview.schedules}")
 
 
-def offers(seen: InstallationFacts) -> Finding | None:
-    """Judge whether for each schedule there is a node that can run it."""
-    standing = seen.looked.standing
-    up = [row for row in standing.overview.nodes if is_up(seen, row)] if standing else []
+def offers(facts: InstallationFacts) -> Finding | None:
+    """Check whether a node can run each schedule."""
+    store = facts.store
+    up = [row for row in store.overview.nodes if is_up(facts, row)] if store else []
     if not up:
         return None
     offered = {name for row in up for name in row.offers}
-    without = [each for each in _schedules(seen) if each.target.needs not in offered]
-    if without:
-        need = without[0].target.needs
-        told = f"no node offers {need!r}, which {without[0].schedule_id} needs"
-        more = f" ({len(without)} schedules)" if len(without) > 1 else ""
-        hint = "start a node that registers it, or change `run`"
+    unoffered = [each for each in _schedules(facts) if each.target.needs not in offered]
+    if unoffered:
+        need = unoffered[0].target.needs
+        problem = f"no node offers {need!r}, which {unoffered[0].schedule_id} needs"
+        more = f" ({len(unoffered)} schedules)" if len(unoffered) > 1 else ""
+        hint = "start a node that registers it, or change `run` of the schedule"
         if need in SETTING_OF:
             hint = f"start a node with the setting {SETTING_OF[need]}"
-        return warn("offers", f"{told}{more}", hint)
-    return ok("offers", "for each schedule there is a node that can run it")
+        return warn("offers", f"{problem}{more}", hint)
+    return ok("offers", "a node can run each schedule")
 
 
-def programs(seen: InstallationFacts) -> Finding | None:
-    """Judge whether the programs of commands are on this machine."""
+def programs(facts: InstallationFacts) -> Finding | None:
+    """Check whether this machine has the programs of all commands."""
     missing = [
         f"{schedule.schedule_id} ({program})"
-        for schedule in _schedules(seen)
-        if (program := _missing_program(schedule, seen)) is not None
+        for schedule in _schedules(facts)
+        if (program := _missing_program(schedule, facts)) is not None
     ]
     if missing:
-        hint = "install it, or give its full path; other nodes may have it"
+        hint = "install it, or write its full path; ignore this if another node has it"
         return warn("programs", f"not found on this machine: {names(missing)}", hint)
-    return None if seen.looked.standing is None else ok("programs", "all are on this machine")
+    return None if facts.store is None else ok("programs", "all are on this machine")
 
 
-def over(seen: InstallationFacts) -> Finding | None:
-    """Judge whether there are schedules that are over."""
-    standing = seen.looked.standing
-    if standing is None or not standing.over:
+def over(facts: InstallationFacts) -> Finding | None:
+    """Check for schedules that have ended."""
+    store = facts.store
+    if store is None or not store.over:
         return None
-    hint = f"onbeat delete {standing.over[0]}; one that follows itself goes on after `onbeat run`"
-    return warn("over", f"{names(standing.over)} will never tick again", hint)
+    first = store.over[0]
+    hint = f"onbeat delete {first}; if it follows itself, onbeat run {first} starts it again"
+    return warn("over", f"{names(store.over)} will never tick again", hint)
 
 
-def failing(seen: InstallationFacts) -> Finding | None:
-    """Judge which schedules fail again and again."""
-    standing = seen.looked.standing
-    if standing is None:
+def failing(facts: InstallationFacts) -> Finding | None:
+    """Check for schedules that fail repeatedly."""
+    store = facts.store
+    if store is None:
         return None
-    if standing.failing:
-        hint = f"onbeat logs {standing.failing[0]}"
-        told = f"{names(standing.failing)} failed five times in a row or more"
-        return warn("failing", told, hint)
+    if store.failing:
+        hint = f"onbeat why {store.failing[0]}; onbeat logs {store.failing[0]}"
+        return warn("failing", f"{names(store.failing)} failed five times in a row or more", hint)
     return ok("failing", "none failed five times in a row")
 
 
-def stuck(seen: InstallationFacts) -> Finding | None:
-    """Judge whether runs take too long."""
-    standing = seen.looked.standing
-    if standing is None:
+def stuck(facts: InstallationFacts) -> Finding | None:
+    """Check for runs that take too long."""
+    store = facts.store
+    if store is None:
         return None
-    if standing.stuck:
-        hint = f"onbeat runs --stuck; onbeat logs {standing.stuck[0]}; the field timeout ends runs"
-        return warn("stuck", f"{names(standing.stuck)} take longer than they should", hint)
+    if store.stuck:
+        first = store.stuck[0]
+        hint = f"onbeat runs --stuck; onbeat logs {first}; onbeat cancel {first}, or set `timeout`"
+        return warn("stuck", f"{names(store.stuck)} take longer than they should", hint)
     return ok("stuck", "no run takes longer than it should")
 
 
-def waiting(seen: InstallationFacts) -> Finding | None:
-    """Judge how long runs wait."""
-    standing = seen.looked.standing
-    if standing is None:
+def waiting(facts: InstallationFacts) -> Finding | None:
+    """Check how long runs wait."""
+    store = facts.store
+    if store is None:
         return None
-    since, now = standing.figures.waiting_since, standing.overview.now
+    since, now = store.figures.waiting_since, store.overview.now
     waited = 0 if since is None else max(0, now - since)
     if waited >= WAITS_LONG:
-        hint = "onbeat runs --status enqueued; onbeat why NAME says what it waits for"
+        hint = "onbeat runs --status enqueued; onbeat why NAME shows what it waits for"
         return warn("waiting", f"a run has waited for {length(waited)}", hint)
     none = "no run waits" if since is None else f"no run has waited for more than {length(waited)}"
     return ok("waiting", none)
 
 
-def history(seen: InstallationFacts) -> Finding | None:
-    """Judge whether what is older than `keep` is removed."""
-    standing = seen.looked.standing
-    if standing is None:
+def history(facts: InstallationFacts) -> Finding | None:
+    """Check whether runs older than `keep` are pruned."""
+    store = facts.store
+    if store is None:
         return None
-    oldest, keep = standing.first_ended, seen.known.keep
-    age = 0 if oldest is None else standing.overview.now - oldest
-    told = f"{standing.runs} runs" + ("" if oldest is None else f", the oldest {length(age)} ago")
-    if age > keep + PRUNED_EVERY:
-        return warn(
-            "history", f"{told}: `keep` is {length(keep)}", "a node that is up removes them"
-        )
-    return ok("history", f"{told}, {size(standing.figures.size)}")
+    oldest, keep = store.first_ended, facts.usable_settings.keep
+    age = 0 if oldest is None else store.overview.now - oldest
+    stored = f"{store.runs} runs" + ("" if oldest is None else f", the oldest {length(age)} ago")
+    if age > keep + PRUNE_MARGIN:
+        problem = f"{stored}: `keep` is {length(keep)}"
+        return warn("history", problem, "onbeat up: a node that is up prunes them every hour")
+    return ok("history", f"{stored}, {size(store.figures.size)}")
 
 
-def notices(seen: InstallationFacts) -> Finding | None:
-    """Judge whether notices arrived."""
-    standing = seen.looked.standing
-    if standing is None:
+def notices(facts: InstallationFacts) -> Finding | None:
+    """Check whether notices were delivered."""
+    store = facts.store
+    if store is None:
         return None
-    failed, doubtful = (standing.figures.outbox.get(state, 0) for state in ("failed", "in_doubt"))
-    if failed or doubtful:
-        told = f"{failed} notices failed, {doubtful} are in doubt"
-        return warn("notices", told, "is the channel's address right, and does its server answer?")
+    failed, in_doubt = (store.figures.outbox.get(state, 0) for state in ("failed", "in_doubt"))
+    if failed or in_doubt:
+        problem = f"{failed} notices failed, {in_doubt} are in doubt"
+        hint = "onbeat notify list; onbeat notify test CHANNEL; check [notify.CHANNEL]"
+        return warn("notices", problem, hint)
     return ok("notices", "none failed")
 
 
-def _is_planned(seen: InstallationFacts) -> bool:
-    standing = seen.looked.standing
-    rows = standing.overview.nodes if standing is not None else ()
-    return any("plan" in row.roles and is_up(seen, row) for row in rows)
+def _has_planner(facts: InstallationFacts) -> bool:
+    rows = facts.store.overview.nodes if facts.store is not None else ()
+    return any("plan" in row.roles and is_up(facts, row) for row in rows)
 
 
-def _schedules(seen: InstallationFacts) -> Iterator[Schedule]:
-    standing = seen.looked.standing
-    for name, text in standing.definitions if standing is not None else ():
-        if (found := _read(name, text)) is not None:
-            yield found
+def _schedules(facts: InstallationFacts) -> Iterator[Schedule]:
+    for name, text in facts.store.definitions if facts.store is not None else ():
+        if (schedule := _read(name, text)) is not None:
+            yield schedule
 
 
 def _read(name: str, text: str) -> Schedule | None:
@@ -188,7 +187,7 @@ def _read(name: str, text: str) -> Schedule | None:
         return None
 
 
-def _missing_program(schedule: Schedule, seen: InstallationFacts) -> str | None:
+def _missing_program(schedule: Schedule, facts: InstallationFacts) -> str | None:
     target = schedule.target
     command, cwd = target.fields.get("command"), target.fields.get("cwd")
     if target.kind != "command" or target.has_templates or not isinstance(command, list | tuple):
@@ -196,7 +195,7 @@ def _missing_program(schedule: Schedule, seen: InstallationFacts) -> str | None:
     program = str(command[0])
     if "/" in program:
         return None if (Path(str(cwd or ".")) / program).is_file() else program
-    return None if shutil.which(program, path=seen.search) else program
+    return None if shutil.which(program, path=facts.program_path) else program
 
 
 CHECKS: tuple[Check, ...] = (

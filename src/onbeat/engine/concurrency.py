@@ -1,17 +1,17 @@
-"""Work that is done to its end, once it was begun."""
+"""Work that is completed once it has begun, even if it is cancelled."""
 
 import asyncio
 from collections.abc import Coroutine
 
 
 async def finish_despite_cancel(work: Coroutine[object, object, None]) -> None:
-    """Await all of `work`, however often the caller is cancelled meanwhile; then pass that on."""
-    task, asked = asyncio.ensure_future(work), None
+    """Await `work` to its end even if the caller is cancelled meanwhile; then raise that."""
+    task, cancellation = asyncio.ensure_future(work), None
     while not task.done():
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError as cancelled:
-            asked = cancelled
+            cancellation = cancelled
     task.result()
-    if asked is not None:
-        raise asked
+    if cancellation is not None:
+        raise cancellation

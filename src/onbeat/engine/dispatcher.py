@@ -1,8 +1,8 @@
-"""The dispatcher: claims what is due, announces it, launches it, and records what came of it.
+"""`Dispatcher`: claims due runs, announces and launches them, and records their outcomes.
 
-Nothing is launched that was not announced, nothing later than two thirds of the lease after the
-claim was sent, and an outcome is kept until it is recorded. A node that may have been taken for
-dead ends what it runs.
+A run is launched only after it was announced, and at most two thirds of the lease after its claim
+was sent. An outcome is kept until it is recorded. A node that may have been taken for dead ends its
+runs.
 """
 
 import asyncio
@@ -21,12 +21,13 @@ from onbeat.core.schedule import Target
 from onbeat.engine.lease import Lease
 from onbeat.engine.store_retry import Backoff, until_answered
 from onbeat.errors import StoreFailed, StoreInDoubt, StoreUnusable
-from onbeat.ports.outside import Launchers, Reattaches
-from onbeat.ports.store import Attempt, Clock, Finished, Node, Store
+from onbeat.ports.clock import Clock
+from onbeat.ports.launcher import Launchers, ReattachingLauncher
+from onbeat.ports.store import Attempt, Finished, Node, Store
 
 BATCH = 250  # runs claimed at once
-CLAIM_EVERY = 0.05  # seconds at most between two looks at what waits, while runs end
-LONGEST_PROBE = 60_000  # milliseconds in which a condition has to be told
+CLAIM_EVERY = 0.05  # seconds between two claims at most, while runs end
+CONDITION_TIMEOUT = 60_000  # milliseconds
 
 T = TypeVar("T")
 log = logging.getLogger("onbeat.engine")
@@ -49,56 +50,62 @@ class Dispatcher:
         self._launchers, self.concurrency = launchers, concurrency
         self._lease = lease or Lease(store, clock, node)
         self._running: dict[int, tuple[asyncio.Task[None], Attempt]] = {}
-        self._probing: dict[int, tuple[asyncio.Task[None], Attempt]] = {}  # their condition
-        self._late = 0  # how many came too late to be launched, and were not told of yet
+        self._checking: dict[int, tuple[asyncio.Task[None], Attempt]] = {}  # conditions
+        self._late = 0  # runs that were too late to be launched, and are not logged yet
         self._reserved, self._unrecorded = 0, 0
         self.recorded = 0  # how many times outcomes were recorded
         self._finished: list[Finished] = []
         self._recording: list[Finished] = []
         self._unlaunched: list[Attempt] = []
-        self._given_up: set[tuple[int, int]] = set()  # ended because the lease was over
-        self._asked: set[tuple[int, int]] = set()  # ended because somebody wished so
-        # Since when a call may have given this node runs that it knows nothing of.
+        self._given_up: set[tuple[int, int]] = set()  # detached, or ended as lost
+        self._canceled: set[tuple[int, int]] = set()  # ended because cancellation was requested
+        # Since when a failed call may have given this node runs that it does not know.
         self.in_doubt_since: float | None = None
         self._stopping, self._ending = False, False
         self._backlog, self._records_no_more = False, False
         self._sleeps = False
-        self.has_looked = False  # whether there was a place when it was last to claim
+        self.has_looked = False  # whether the last `claim_once` had a free slot
         self._claimed_at = clock.monotonic()
         self._later: asyncio.TimerHandle | None = None
         self._wake, self._to_record = asyncio.Event(), asyncio.Event()
-        self._idle, self._place = asyncio.Event(), asyncio.Event()
+        self._idle, self._slot_freed = asyncio.Event(), asyncio.Event()
         self._idle.set()
 
     @property
     def running(self) -> int:
-        """How many attempts are launched and not yet recorded."""
+        """How many attempts are launched and not recorded yet."""
         return len(self._running) + self._unrecorded
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing runs, is about to be launched, or waits to be recorded."""
-        busy = self.running or self._probing or self._reserved or self._unlaunched
+        busy = self.running or self._checking or self._reserved or self._unlaunched
         return not busy and self._idle.is_set()
 
     @property
     def is_looking(self) -> bool:
-        """Whether it claims what waits, or is about to."""
+        """Whether it is claiming runs, or about to."""
         return not self._stopping and (not self._sleeps or self._wake.is_set())
 
     @property
+    def is_recording(self) -> bool:
+        """Whether outcomes are being recorded, or are about to be."""
+        waiting = self._finished or self._recording or self._unlaunched
+        return bool(waiting) or self._to_record.is_set()
+
+    @property
     def given_up(self) -> frozenset[int]:
-        """The runs that are being ended because the node may have been taken for dead."""
+        """The runs that are being detached, or ended as the node may have been taken for dead."""
         return frozenset(run_id for run_id, _ in self._given_up)
 
     def wake(self) -> None:
-        """Look for runs to claim."""
+        """Claim runs now."""
         self._wake.set()
 
     def wake_soon(self) -> None:
-        """Look for runs to claim: at once if some are known to wait, else only now and then.
+        """Claim runs: now if some are known to wait, else CLAIM_EVERY seconds after the last claim.
 
-        A claim takes places that the planner could fill with one write less.
+        A claim takes slots that the planner could fill with one write less.
         """
         left = self._claimed_at + CLAIM_EVERY - self._clock.monotonic()
         if self._backlog or left <= 0:
@@ -108,29 +115,29 @@ class Dispatcher:
 
     @contextmanager
     def reserved(self, most: int) -> Iterator[int]:
-        """Keep up to `most` free places for runs that are about to be announced."""
+        """Reserve up to `most` free slots for runs that are about to be announced."""
         slots = max(min(self._free, most), 0)
         self._reserved += slots
         try:
             yield slots
         finally:
             self._reserved -= slots
-            self._place.set()
+            self._slot_freed.set()
 
     def stop(self) -> None:
-        """Claim nothing more; what is being claimed is still launched."""
+        """Claim nothing more; runs that are being claimed are still launched."""
         self._stopping = True
         self.wake()
 
-    async def wait_for_places(self, enough: int, longest: float) -> None:
-        """Wait until so many runs could be launched, but not longer than so many seconds."""
+    async def wait_for_slots(self, enough: int, longest: float) -> None:
+        """Wait until `enough` slots are free, `longest` seconds at most."""
         if self._free >= enough:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(longest):
                 while self._free < enough and not self._stopping:
-                    self._place.clear()
-                    await self._place.wait()
+                    self._slot_freed.clear()
+                    await self._slot_freed.wait()
 
     async def run(self) -> None:
         """Claim and launch until stopped."""
@@ -147,16 +154,16 @@ class Dispatcher:
                     self.wake()  # there may be more
                 backoff.reset()
             except StoreFailed as broken:
-                self.doubt(broken)
+                self.note_doubt(broken)
                 await backoff.sleep("claiming failed", broken)
                 self.wake()
 
     async def claim_once(self) -> int:
-        """Claim a batch no larger than what can be launched at once; launch it."""
+        """Claim up to as many runs as can be launched now, and launch them; return how many."""
         with self.reserved(BATCH) as slots:
             self.has_looked = slots > 0
             if not slots:
-                self._backlog = True  # nobody has looked: something may wait
+                self._backlog = True  # runs may wait
                 return 0
             sent = self._clock.monotonic()
             claimed = await self._store.claim(self._node, limit=slots)
@@ -165,90 +172,90 @@ class Dispatcher:
                 return 0
             for attempt in claimed:
                 if attempt.when is not None:
-                    self._probe(attempt, attempt.when)
+                    self._check_condition(attempt, attempt.when)
             claimed = [attempt for attempt in claimed if attempt.when is None]
-            return len(await self._announce(claimed, sent)) if claimed else len(self._probing)
+            return len(await self._announce(claimed, sent)) if claimed else len(self._checking)
 
     async def _announce(self, claimed: Sequence[Attempt], sent: float) -> list[Attempt]:
-        """Announce and launch what was claimed; return what was still this node's."""
+        """Announce claimed runs and launch them; return those still held by this node."""
         announced = await self._announced(claimed)
         self.launch(announced, sent)
         return announced
 
     async def _announced(self, claimed: Sequence[Attempt]) -> list[Attempt]:
-        """Announce what was claimed, and hand back what could not be; return the others."""
+        """Announce claimed runs; hand back those that were refused, return the others."""
         try:
             announced = await self._store.announce(self._node, claimed)
         except StoreFailed:
             self._hand_back(claimed)
             raise
-        known = {attempt.run_id for attempt in announced}  # the others were paused in between
+        known = {attempt.run_id for attempt in announced}  # the others were paused meanwhile
         self._hand_back([attempt for attempt in claimed if attempt.run_id not in known])
         return announced
 
-    def _probe(self, attempt: Attempt, condition: Target) -> None:
-        """Ask whether the condition of a claimed run holds, before it is announced."""
+    def _check_condition(self, attempt: Attempt, condition: Target) -> None:
+        """Start checking the condition of a claimed run, before it is announced."""
         self._mark_busy()
-        task = asyncio.get_running_loop().create_task(self._ask(attempt, condition))
+        task = asyncio.get_running_loop().create_task(self._launch_if(attempt, condition))
         if not task.done():
-            self._probing[attempt.run_id] = task, attempt
+            self._checking[attempt.run_id] = task, attempt
 
-    async def _ask(self, attempt: Attempt, condition: Target) -> None:
-        """Ask, and then launch the run, skip it, or let it fail if nobody could tell."""
-        asked = replace(
-            attempt, target=condition, inputs_text=condition.inputs_text, timeout=LONGEST_PROBE
+    async def _launch_if(self, attempt: Attempt, condition: Target) -> None:
+        """Check a condition; then launch its run, skip it, or fail it if the check failed."""
+        check = replace(
+            attempt, target=condition, inputs_text=condition.inputs_text, timeout=CONDITION_TIMEOUT
         )
         try:
-            outcome, tail = await self._outcome_of(asked)
+            outcome, tail = await self._outcome_of(check)
             answer = holds(condition, outcome)
             sent = self._clock.monotonic()
             if answer is False:
-                await self._surely(partial(self._store.skip_condition, [attempt]))
+                await self._until_answered(partial(self._store.skip_condition, [attempt]))
             elif answer:
                 await self._announce([attempt], sent)
             else:
-                await self._fail_unasked(attempt, outcome, tail)
+                await self._fail_unchecked(attempt, outcome, tail)
         except StoreFailed as broken:
-            self.doubt(broken)
-            log.warning("run %d could not be announced: %s", attempt.run_id, broken)
+            self.note_doubt(broken)
+            log.warning("run %d: announcing failed: %s", attempt.run_id, broken)
         except BaseException as broken:
             self._hand_back([attempt])
             if not isinstance(broken, asyncio.CancelledError):
-                log.exception("the condition of run %d could not be asked", attempt.run_id)
+                log.exception("run %d: checking its condition failed", attempt.run_id)
         finally:
-            self._probing.pop(attempt.run_id, None)
-            self._place.set()
+            self._checking.pop(attempt.run_id, None)
+            self._slot_freed.set()
             self._to_record.set()
 
-    async def _outcome_of(self, asked: Attempt) -> tuple[Outcome, str]:
-        """Return what a condition says; that of a launcher with a defect is no answer."""
+    async def _outcome_of(self, check: Attempt) -> tuple[Outcome, str]:
+        """Launch a condition; an exception of its launcher is a failed outcome."""
         try:
-            return await self._launchers[asked.target.kind].launch(asked)
+            return await self._launchers[check.target.kind].launch(check)
         except Exception as broken:
-            log.exception("the condition of run %d could not be asked", asked.run_id)
-            return Failed(_told(broken), "launch_failed"), ""
+            log.exception("run %d: checking its condition failed", check.run_id)
+            return Failed(_exception_text(broken), "launch_failed"), ""
 
-    async def _fail_unasked(self, attempt: Attempt, outcome: Outcome, tail: str) -> None:
-        """Have an attempt fail whose condition gave no answer."""
-        told = getattr(outcome, "error", str(outcome))
+    async def _fail_unchecked(self, attempt: Attempt, outcome: Outcome, tail: str) -> None:
+        """Fail an attempt whose condition could not be checked."""
+        error = getattr(outcome, "error", str(outcome))
         if await self._announced([attempt]):
-            failed = Failed(f"its condition could not be asked: {told}", "launch_failed")
+            failed = Failed(f"its condition could not be checked: {error}", "launch_failed")
             self._unrecorded += 1
             self._finished.append(Finished(attempt, failed, tail))
 
     def launch(self, announced: Sequence[Attempt], sent: float) -> None:
-        """Launch attempts that were announced at once, or hand them back if it gets too late."""
+        """Launch announced attempts, or hand them back if it is too late by then."""
         if announced:
             self._mark_busy()
         latest = sent + self._node.lease / 1000 * 2 / 3
         create_task = asyncio.get_running_loop().create_task
         for attempt in announced:
-            task = create_task(self._attend(attempt, latest), name=attempt.schedule_id)
-            if not task.done():  # a loop may be set up to begin a task at once
+            task = create_task(self._run_attempt(attempt, latest), name=attempt.schedule_id)
+            if not task.done():  # an eager task may have ended already
                 self._running[attempt.run_id] = task, attempt
 
     async def record(self) -> None:
-        """Record outcomes until cancelled: whatever has come in since the last time, at once."""
+        """Record outcomes until cancelled, all that have collected since the last time together."""
         self._records_no_more = False
         try:
             while True:
@@ -257,155 +264,157 @@ class Dispatcher:
                 await self.record_once()
         finally:
             self._records_no_more = True
-            self._idle.set()  # nobody else would ever wake those who wait
+            self._idle.set()  # else waiting callers would never wake
 
     async def record_once(self) -> None:
-        """Record what has come in, and free what was not launched."""
+        """Record collected outcomes, and hand back runs that were not launched."""
         unlaunched = list(self._unlaunched)
         batch, self._finished = self._finished, []
-        self._recording = batch  # at once: `disown` frees what is in no list, also while this waits
+        self._recording = batch  # before any await: `release_unknown` frees runs in no list
         if self._late:
-            log.warning("%d runs came too late to be launched: handed back", self._late)
+            log.warning("%d runs were too late to be launched: handed back", self._late)
             self._late = 0
         if unlaunched:
-            await self._surely(partial(self._store.hand_back, unlaunched))
+            await self._until_answered(partial(self._store.hand_back, unlaunched))
             del self._unlaunched[: len(unlaunched)]
         if batch:
             held = set(await self._finish(batch))
             self._recording = []
             self._unrecorded -= len(batch)
             if len(held) < len(batch):
-                _tell_of_lost([each for each in batch if each.attempt.run_id not in held])
+                _log_lost([each for each in batch if each.attempt.run_id not in held])
         self.recorded += 1
         if any(each.attempt.group is not None for each in batch):
-            self.wake()  # somebody may wait for just this place
+            self.wake()  # another run may wait for a place of the group
         else:
             self.wake_soon()
         self.on_recorded()
-        if not (self.running or self._probing or self._unlaunched):
+        if not (self.running or self._checking or self._unlaunched):
             self._idle.set()
 
     async def _finish(self, batch: list[Finished]) -> list[int]:
-        """Record outcomes; one that cannot be recorded is a failure, and hurts no other."""
+        """Record outcomes; one that cannot be recorded becomes a failure and affects no other."""
         try:
-            return await self._surely(partial(self._store.finish, batch))
+            return await self._until_answered(partial(self._store.finish, batch))
         except StoreUnusable:
             raise
         except Exception:
-            log.exception("outcomes could not be recorded together")
+            log.exception("recording outcomes together failed: recording them one by one")
         held: list[int] = []
         for each in batch:
             try:
-                held += await self._surely(partial(self._store.finish, [each]))
-            except Exception as broken:  # noqa: BLE001 - whatever is wrong with it is its own
-                failed = Failed(f"its outcome could not be kept: {_told(broken)}", retryable=False)
-                told = Finished(each.attempt, failed)
-                held += await self._surely(partial(self._store.finish, [told]))
+                held += await self._until_answered(partial(self._store.finish, [each]))
+            except Exception as broken:  # noqa: BLE001 - it affects only this outcome
+                error = f"its outcome could not be recorded: {_exception_text(broken)}"
+                failed = Finished(each.attempt, Failed(error, retryable=False))
+                held += await self._until_answered(partial(self._store.finish, [failed]))
         return held
 
     def on_recorded(self) -> None:
-        """Hear that runs have ended: a retry or a queued run may have become due."""
+        """React to recorded outcomes: a retry or a queued run may have become due."""
 
     async def drain(self, grace: float) -> None:
-        """Wait for what is running; end what still runs after `grace` seconds.
+        """Wait for runs to end; end those that still run after `grace` seconds.
 
-        What goes on without this node is left to whoever finds it.
+        Runs that can continue without this node are detached.
         """
-        self._leave()
+        self._detach()
         try:
             await asyncio.wait_for(self._idle.wait(), grace)
         except TimeoutError:
             self.end_all()
             await self._idle.wait()
-        if self._records_no_more:  # it could not say whether all have ended
+        if self._records_no_more:  # `_idle` does not mean that all runs have ended
             self.end_all()
             tasks = [task for task, _ in self._running.values()]
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def end_all(self) -> None:
-        """End what is running; what has not begun will not."""
+        """End all runs; runs that have not begun are handed back."""
         self._ending = True
         self.end_running()
 
-    def _leave(self) -> None:
-        """Let go of what goes on without this node: for the books it is lost, and found again."""
+    def _detach(self) -> None:
+        """Detach runs that can continue without this node: they are recorded as lost."""
         for task, attempt in list(self._running.values()):
             launcher, held = self._launchers[attempt.target.kind], (attempt.run_id, attempt.fence)
-            begun = getcoroutinestate(task.get_coro()) != CORO_CREATED  # type: ignore[arg-type]
-            if not begun or held in self._asked or not isinstance(launcher, Reattaches):
+            if (
+                held in self._canceled
+                or not _has_begun(task)
+                or not isinstance(launcher, ReattachingLauncher)
+            ):
                 continue
             if launcher.leave([attempt.run_id]):
                 self._given_up.add(held)
                 task.cancel()
 
     def end_running(self, *, lost: bool = False) -> None:
-        """End what is running now: because the node is stopped, or because it may be lost."""
-        self._leave()
-        for task, _ in list(self._probing.values()):
+        """End all current runs, as the node is stopping, or as they may be `lost`."""
+        self._detach()
+        for task, _ in list(self._checking.values()):
             task.cancel()
         for task, attempt in list(self._running.values()):
-            if getcoroutinestate(task.get_coro()) != CORO_CREATED:  # type: ignore[arg-type]
+            if _has_begun(task):
                 if lost:
                     self._given_up.add((attempt.run_id, attempt.fence))
                 task.cancel()
 
-    def end(self, which: Collection[tuple[int, int]]) -> bool:
-        """End runs, by their ids and fences, because somebody wishes so.
+    def cancel(self, which: Collection[tuple[int, int]]) -> bool:
+        """Cancel runs by their ids and fences, as requested.
 
-        Returns whether all of them run here: others are about to begin, or to be recorded.
+        Returns whether all of them run here: others are about to begin or to be recorded.
         """
         found: set[tuple[int, int]] = set()
         for task, attempt in list(self._running.values()):
             held = attempt.run_id, attempt.fence
-            begun = getcoroutinestate(task.get_coro()) != CORO_CREATED  # type: ignore[arg-type]
-            if held in which and begun:
+            if held in which and _has_begun(task):
                 found.add(held)
-                if held not in self._asked:
-                    self._asked.add(held)
+                if held not in self._canceled:
+                    self._canceled.add(held)
                     task.cancel()
         return found.issuperset(which)
 
-    def doubt(self, broken: StoreFailed) -> None:
-        """Take note of a call that may have given this node runs, though it failed."""
+    def note_doubt(self, broken: StoreFailed) -> None:
+        """Note a failed call that may have given this node runs nevertheless."""
         if isinstance(broken, StoreInDoubt):
             self.in_doubt_since = self._clock.monotonic()
 
     async def release_unknown(self) -> None:
-        """Free what this node holds, by the books, and knows nothing of."""
+        """Free runs that this node holds in the store and does not know."""
         since, before = self.in_doubt_since, self._clock.now() - self._node.lease * 2 // 3
         unfinished = [
             *(attempt for _, attempt in self._running.values()),
-            *(attempt for _, attempt in self._probing.values()),
+            *(attempt for _, attempt in self._checking.values()),
             *(each.attempt for each in (*self._finished, *self._recording)),
             *self._unlaunched,
         ]
         known = {(attempt.run_id, attempt.fence) for attempt in unfinished}
         freed = await self._store.release_unknown(self._node, known, before=before)
         if freed:
-            log.warning("%d runs were claimed in a call that was not answered: freed", freed)
+            log.warning("freed %d runs that were claimed in calls without an answer", freed)
         if self.in_doubt_since == since:
             self.in_doubt_since = None
 
     async def idle(self) -> None:
-        """Wait until nothing runs, every outcome is recorded and all else is handed back."""
+        """Wait until nothing runs, and all runs are recorded or handed back."""
         await self._idle.wait()
 
     @property
     def _free(self) -> int:
         if not self._lease.holds:
-            return 0  # what it was given now it would only hand back
-        return self.concurrency - len(self._running) - len(self._probing) - self._reserved
+            return 0  # a run that was claimed now would only be handed back
+        return self.concurrency - len(self._running) - len(self._checking) - self._reserved
 
-    async def _attend(self, attempt: Attempt, latest: float) -> None:
-        """See one attempt through, whatever its launcher does; or hand it back if it is too late.
+    async def _run_attempt(self, attempt: Attempt, latest: float) -> None:
+        """Run one attempt to its outcome, or hand it back if it is too late.
 
-        That is judged here and not before: whatever else runs in the event loop may have held it.
+        That is checked here and not before: the event loop may have delayed the task.
         """
         is_late = self._clock.monotonic() > latest or not self._lease.holds
         if is_late or self._ending:
             self._late += is_late
             self._running.pop(attempt.run_id, None)
-            self._place.set()
+            self._slot_freed.set()
             self._hand_back([attempt])
             return
         tail = ""
@@ -420,50 +429,54 @@ class Dispatcher:
                 and task.cancelling()
             ):
                 outcome = Canceled("ended because the scheduler was stopped")
-                if (attempt.run_id, attempt.fence) in self._asked:
-                    outcome = Canceled("ended because it was asked to")
+                if (attempt.run_id, attempt.fence) in self._canceled:
+                    outcome = Canceled("ended because cancellation was requested")
                 if (attempt.run_id, attempt.fence) in self._given_up:
-                    outcome = Lost()  # others may have decided so already
+                    outcome = Lost()  # another node may have decided so already
             else:
-                log.exception("the launcher of run %d failed", attempt.run_id)
-                outcome = Failed(_told(broken), "launch_failed")
-        self._asked.discard((attempt.run_id, attempt.fence))
+                log.exception("run %d: its launcher failed", attempt.run_id)
+                outcome = Failed(_exception_text(broken), "launch_failed")
+        self._canceled.discard((attempt.run_id, attempt.fence))
         self._given_up.discard((attempt.run_id, attempt.fence))
-        self._running.pop(attempt.run_id, None)  # its place is free for another at once
+        self._running.pop(attempt.run_id, None)  # its slot is free from here on
         self._unrecorded += 1
         self._finished.append(Finished(attempt, outcome, tail))
-        self._place.set()
-        if len(self._finished) == 1:  # whoever records takes them all
+        self._slot_freed.set()
+        if len(self._finished) == 1:  # `record` takes all of them
             self._to_record.set()
 
     def _hand_back(self, attempts: Sequence[Attempt]) -> None:
-        """Have runs freed that were claimed and will not be launched."""
+        """Collect claimed runs that will not be launched, for `record` to hand them back."""
         if attempts:
             self._mark_busy()
             self._unlaunched += attempts
             self._to_record.set()
 
     def _mark_busy(self) -> None:
-        """Have those who wait for the end of it wait, unless nobody could tell them any more."""
+        """Clear `_idle`, unless nothing would set it again."""
         if not self._records_no_more:
             self._idle.clear()
 
-    async def _surely(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Do what has to be done, for as long as the store fails."""
+    async def _until_answered(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a call until the store answers."""
         return await until_answered(call, "outcomes wait to be recorded")
 
 
-def _told(broken: BaseException) -> str:
+def _has_begun(task: asyncio.Task[None]) -> bool:
+    return getcoroutinestate(task.get_coro()) != CORO_CREATED  # type: ignore[arg-type]
+
+
+def _exception_text(broken: BaseException) -> str:
     try:
         return f"{type(broken).__name__}: {broken}"
-    except Exception:  # noqa: BLE001 - its own text may fail in any way
+    except Exception:  # noqa: BLE001 - `__str__` of an exception may fail
         return type(broken).__name__
 
 
-def _tell_of_lost(finished: Sequence[Finished]) -> None:
-    """Tell of runs that somebody else has decided about since."""
+def _log_lost(finished: Sequence[Finished]) -> None:
+    """Log outcomes that were not recorded, as their runs were decided meanwhile."""
     for each in finished:
-        if isinstance(each.outcome, Accepted):  # its target was quicker to tell of its end
-            log.debug("run %d was reported before its answer was read", each.attempt.run_id)
+        if isinstance(each.outcome, Accepted):  # its target reported the outcome earlier
+            log.debug("run %d: reported before its launch was answered", each.attempt.run_id)
         else:
-            log.warning("run %d was not this node's any more", each.attempt.run_id)
+            log.warning("run %d: no longer held by this node", each.attempt.run_id)

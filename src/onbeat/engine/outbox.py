@@ -1,7 +1,7 @@
-"""The outbox's loop: what happened becomes messages, and each channel sends its own.
+"""`Outbox`: the loop that turns events into messages and sends them, channel by channel.
 
-A slow or hanging target holds up nothing but its own channel. A message is `sending`, committed,
-before it is sent; so a crash at any point costs one that is told as in doubt, and none is ever sent
+A slow or hanging notifier delays only its own channel. A message is committed as `sending` before
+it is sent: a crash at any point leaves a message that is reported as in doubt, and none is sent
 twice.
 """
 
@@ -26,73 +26,75 @@ from onbeat.core.notify.notifications import (
 )
 from onbeat.errors import StoreFailed
 from onbeat.events import RunFailed, RunSkipped, RunStarted, RunStuck, RunSucceeded, ScheduleParked
-from onbeat.ports.outside import Notifier
+from onbeat.ports.notifier import Notifier
 from onbeat.ports.rows import StoredEvent
 from onbeat.ports.store import Store
 
 LOOK_EVERY = 1.0  # seconds
 ROWS = 200  # marked event rows in one transaction
-LONGEST_SEND = 30.0  # seconds, well below what the store takes for silence
-GIVE_UP = 2.0  # seconds in which an adapter that was cancelled says what it knows
-TRIES = 10  # to keep what came of a message, before it is left in doubt
+LONGEST_SEND = 30.0  # seconds, well below the time after which the store takes it as in doubt
+GIVE_UP = 2.0  # seconds that a cancelled notifier has to return its result
+TRIES = 10  # to record the result of a message, before it is left in doubt
 
 log = logging.getLogger("onbeat.notices")
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelAdapter:
-    """A channel, and the adapter that delivers its messages."""
+    """A channel, and the notifier that delivers its messages."""
 
     channel: Channel
     notifier: Notifier
 
 
 class Outbox:
-    """Collects what channels are to hear of, and delivers it."""
+    """Collects messages for channels, and delivers them."""
 
-    def __init__(self, store: Store, wired: Sequence[ChannelAdapter]) -> None:
+    def __init__(self, store: Store, adapters: Sequence[ChannelAdapter]) -> None:
         self._store = store
-        self._wired: Mapping[str, ChannelAdapter] = {each.channel.name: each for each in wired}
+        self._adapters: Mapping[str, ChannelAdapter] = {
+            each.channel.name: each for each in adapters
+        }
         self._sending: dict[str, asyncio.Task[None]] = {}  # by channel
         self._wake, self._give_up = asyncio.Event(), asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
         self._stopping, self._is_failing = False, False
 
     def start(self) -> None:
-        """Begin to look and to send."""
+        """Start collecting and sending."""
         self._looking = asyncio.get_running_loop().create_task(self._look())
 
     def wake(self) -> None:
-        """Look again at once."""
+        """Collect and send now."""
         self._wake.set()
 
     def hurry(self) -> None:
-        """Give up what is being sent, once it is to stop."""
+        """Give up messages that are being sent, without the grace period of `stop`."""
         self._give_up.set()
 
     async def stop(self, grace: float) -> None:
-        """Begin nothing more; what is being sent has `grace` seconds, and is then given up."""
+        """Start nothing more; give messages that are being sent `grace` seconds, then give up."""
         self._stopping = True
         self.wake()
         if self._looking is not None:
             await asyncio.gather(self._looking, return_exceptions=True)
-        # None of these is cancelled: a message that was just taken would be in doubt for nothing.
+        # No task is cancelled: a message that was just taken would be in doubt for no reason.
         if sending := [*self._sending.values()]:
             await asyncio.wait(sending, timeout=grace)
             self._give_up.set()
             await asyncio.wait(sending)
 
     async def look_once(self) -> None:
-        """Make messages of what happened, and have channels send those that are due."""
-        found = await self._store.to_send(self._wired.keys())
-        if found.has_marks:
+        """Write messages for events, and start sending those that are due."""
+        work = await self._store.to_send(self._adapters.keys())
+        if work.has_marks:
             await self._collect()
-            found = await self._store.to_send(self._wired.keys())
-        if found.has_silent:
-            await self._store.doubt_letters()
-        for name in found.channels:
+            work = await self._store.to_send(self._adapters.keys())
+        if work.has_silent:
+            await self._store.mark_in_doubt()
+        for name in work.channels:
             if name not in self._sending and not self._stopping:
-                task = asyncio.get_running_loop().create_task(self._send_all(self._wired[name]))
+                task = asyncio.get_running_loop().create_task(self._send_all(self._adapters[name]))
                 self._sending[name] = task
                 task.add_done_callback(lambda _, name=name: self._sending.pop(name, None))  # type: ignore[misc]
 
@@ -109,10 +111,10 @@ class Outbox:
                 self._is_failing = False
             except StoreFailed as broken:
                 if not self._is_failing:
-                    log.warning("notices wait: %s", broken)
+                    log.warning("notifications are delayed: %s", broken)
                 self._is_failing = True
             except Exception:  # a defect here must not end the node
-                log.exception("notices could not be looked at")
+                log.exception("processing notifications failed")
             try:
                 async with asyncio.timeout(LOOK_EVERY):
                     await self._wake.wait()
@@ -120,7 +122,7 @@ class Outbox:
                 pass
 
     async def _collect(self) -> None:
-        """Make messages of all that is marked, a few rows at a time: others write in between."""
+        """Write messages for all marked events, in batches, so that other writers proceed."""
         dropped = 0
         while not self._stopping:
             collected = await self._store.collect_notices(self._compose, limit=ROWS)
@@ -128,42 +130,44 @@ class Outbox:
             if not collected.is_full:
                 break
         if dropped:
-            log.warning("what happened more than an hour ago is not told: %d rows", dropped)
+            log.warning("dropped %d event rows older than 1 h without a notification", dropped)
 
     def _compose(self, happened: Sequence[StoredEvent]) -> list[tuple[str, MessageContent, int]]:
-        """Return what each channel hears of what happened: called inside a transaction."""
-        notices = [each for each in map(notice_of, happened) if each is not None]
+        """Return the messages for each channel. It is called inside a transaction."""
+        notices = [each for each in map(notification_for, happened) if each is not None]
         found = []
-        for name, wired in self._wired.items():
-            rule = wired.channel.rule
-            if heard := [notice for notice in notices if rule.hears(notice)]:
-                found.append((name, compose_message(heard), wired.channel.every))
+        for name, adapter in self._adapters.items():
+            rule = adapter.channel.rule
+            if matching := [notice for notice in notices if rule.hears(notice)]:
+                found.append((name, compose_message(matching), adapter.channel.every))
         return found
 
-    async def _send_all(self, wired: ChannelAdapter) -> None:
-        """Send what is due for one channel, one message after the other."""
+    async def _send_all(self, adapter: ChannelAdapter) -> None:
+        """Send the due messages of a channel, one after the other."""
         try:
             while not self._stopping:
-                letter = await self._store.take_letter(wired.channel.name)
+                letter = await self._store.take_message(adapter.channel.name)
                 if letter is None:
                     return
-                await self._send(wired, letter)
+                await self._send(adapter, letter)
         except StoreFailed as broken:
-            log.warning("%s: messages wait: %s", wired.channel.name, broken)
+            log.warning("%s: messages are delayed: %s", adapter.channel.name, broken)
         except Exception:
-            log.exception("%s: messages wait", wired.channel.name)
+            log.exception("%s: messages are delayed", adapter.channel.name)
 
-    async def _send(self, wired: ChannelAdapter, letter: OutgoingMessage) -> None:
-        settled = delivery_result(letter, await self._deliver(wired.notifier, letter))
+    async def _send(self, adapter: ChannelAdapter, letter: OutgoingMessage) -> None:
+        settled = delivery_result(letter, await self._deliver(adapter.notifier, letter))
         if settled.state == "waiting":
-            told = (letter.channel, settled.error, settled.wait / 1000)
-            log.warning("%s: a message was not taken: %s (next try in %g s)", *told)
+            channel, wait = letter.channel, settled.wait / 1000
+            log.warning(
+                "%s: a message was refused: %s (retry in %g s)", channel, settled.error, wait
+            )
         await self._keep(letter, settled)
 
     async def _deliver(self, notifier: Notifier, letter: OutgoingMessage) -> Delivery:
-        """Send a message, for as long as that may take."""
+        """Send a message, within LONGEST_SEND seconds."""
         if self._stopping:
-            return DeliveryRefused("this node was being stopped")
+            return DeliveryRefused("this node is stopping")
         sending = asyncio.ensure_future(_sent(notifier, letter))
         stopped = asyncio.ensure_future(self._give_up.wait())
         either: list[asyncio.Future[Any]] = [sending, stopped]
@@ -174,15 +178,15 @@ class Outbox:
             await asyncio.wait([sending], timeout=GIVE_UP)
         if sending.done() and not sending.cancelled():
             return sending.result()
-        return DeliveryUnknown("it was given up while it was being sent")
+        return DeliveryUnknown("given up while it was being sent")
 
     async def _keep(self, letter: OutgoingMessage, settled: DeliveryResult) -> None:
-        """Keep what came of a message; if that never works, it is in doubt by itself."""
+        """Record the result of a message; without that it becomes in doubt by itself."""
         for n in range(TRIES):
             try:
-                await self._store.settle_letter(letter, settled)
+                await self._store.record_delivery(letter, settled)
             except StoreFailed as broken:
-                log.warning("%s: what came of a message waits: %s", letter.channel, broken)
+                log.warning("%s: recording a delivery failed: %s", letter.channel, broken)
                 if self._stopping:
                     return
                 await asyncio.sleep(min(0.2 * 2**n, 5.0))
@@ -193,13 +197,13 @@ class Outbox:
 async def _sent(notifier: Notifier, letter: OutgoingMessage) -> Delivery:
     try:
         return await notifier.send(letter)
-    except Exception as broken:  # an adapter that breaks its contract may have sent it
-        log.exception("%s: the adapter failed", letter.channel)
+    except Exception as broken:  # a notifier that breaks its contract may have sent it
+        log.exception("%s: its notifier failed", letter.channel)
         return DeliveryUnknown(f"{type(broken).__name__} while it was being sent")
 
 
-def notice_of(happened: StoredEvent) -> Notification | None:
-    """Return what may be told of an event, if anything."""
+def notification_for(happened: StoredEvent) -> Notification | None:
+    """Return the notification for an event, if it has one."""
     event, at = happened.event, happened.at
     match event:
         case RunFailed():

@@ -1,4 +1,4 @@
-"""The planner: asleep until the earliest due row, or until something changes."""
+"""`Planner`: sleeps until the earliest due row or a change, and has due ticks decided."""
 
 import asyncio
 import logging
@@ -17,19 +17,20 @@ from onbeat.core.triggers.past import Past
 from onbeat.engine.dispatcher import Dispatcher
 from onbeat.engine.store_retry import Backoff
 from onbeat.errors import StoreFailed
-from onbeat.ports.store import Clock, Node, PlanResult, Store
+from onbeat.ports.clock import Clock
+from onbeat.ports.store import Node, PlanResult, Store
 
-BATCH, FEW = 500, 64  # due rows in one transaction: at most, and too few to be worth one
+BATCH, FEW = 500, 64  # due rows in one transaction: at most, and at least while behind
 LONGEST_SLEEP = 3600.0
-LONGEST_WAIT = 60_000  # milliseconds, of those whose catch-up was over the allowance
-PATIENCE = 0.1  # seconds to wait for a free place, so that a run need not be claimed
-LOOK_AGAIN = 0.25  # seconds, if something is due that another node has taken
+LONGEST_WAIT = 60_000  # milliseconds that a catch-up beyond the allowance is put off at most
+PATIENCE = 0.1  # seconds to wait for a free slot, which saves claiming the run later
+LOOK_AGAIN = 0.25  # seconds, if a due row is locked by another node
 
 log = logging.getLogger("onbeat.engine")
 
 
 class Planner:
-    """Decides what is due, batch after batch, and hands what may start to the dispatcher."""
+    """Decides due ticks in batches, and passes runs that may start to the dispatcher."""
 
     def __init__(
         self,
@@ -41,20 +42,20 @@ class Planner:
         catchup_per_second: int = 100,
         lookahead: int = LOOKAHEAD,
     ) -> None:
-        """`lookahead` is over how many milliseconds missed ticks are spread, at most."""
+        """`lookahead`: the milliseconds over which missed ticks are spread at most."""
         self._lookahead = lookahead
         self._store, self._clock, self._node, self._dispatcher = store, clock, node, dispatcher
         self._allowance = Allowance(clock, catchup_per_second)
         self._wake = asyncio.Event()
-        self._last: _Alike | None = None
+        self._last: _SharedPlan | None = None
         self._stopping, self._is_behind, self._is_outdated = False, False, False
         self._expired_at = clock.monotonic()
-        self._told_of: frozenset[str] = frozenset()  # what was needed and is not offered
+        self._logged_unoffered: frozenset[str] = frozenset()
         self._sleeps = False
-        self.next_due: int | None = None  # until then there is nothing to do, unless it is woken
+        self.next_due: int | None = None  # the planner sleeps until then, or until woken
 
     def stop(self) -> None:
-        """Plan nothing more; what is being planned is still launched."""
+        """Plan nothing more; runs that are being planned are still launched."""
         self._stopping = True
         self.wake()
 
@@ -64,7 +65,7 @@ class Planner:
 
     @property
     def is_looking(self) -> bool:
-        """Whether it looks for what is due, or is about to."""
+        """Whether it is looking for due ticks, or about to."""
         return not self._stopping and (not self._sleeps or self._wake.is_set())
 
     async def run(self) -> None:
@@ -85,49 +86,51 @@ class Planner:
                 self.next_due = await self._store.next_due(after=before)
                 backoff.reset()
             except StoreFailed as broken:
-                self._dispatcher.doubt(broken)
+                self._dispatcher.note_doubt(broken)
                 await backoff.sleep("planning failed", broken)
                 continue
             was_due = self.next_due is not None and self.next_due <= before
             await self._sleep(LOOK_AGAIN if was_due and not planned.ticks else 0.0)
 
     async def plan_once(self) -> PlanResult:
-        """Decide one batch of what is due, and have it launched."""
+        """Decide one batch of due ticks, and launch the announced runs."""
         most = min(BATCH, self._dispatcher.concurrency)
-        if self._is_behind:  # what ends as soon as it is launched gives its place back first
+        if self._is_behind:  # runs that end immediately free their slots first
             await asyncio.sleep(0)
         enough = min(most, FEW if self._is_behind else 1)
-        await self._dispatcher.wait_for_places(enough, PATIENCE)
+        await self._dispatcher.wait_for_slots(enough, PATIENCE)
         self._allowance.renew()
         sent = self._clock.monotonic()
         with self._dispatcher.reserved(most) as slots:
-            # No more than can be launched at once, if that is a good many; if it is not, ticks are
-            # decided all the same, and their runs wait: none is late because the node is busy.
+            # As many as can be launched now, if that is enough for a batch. Otherwise ticks are
+            # decided anyway, and their runs wait: no tick is late because the node is busy.
             limit = slots if slots >= FEW else BATCH
             planned = await self._store.plan_due(
                 self._plan, limit=limit, node=self._node, slots=slots
             )
             self._dispatcher.launch(planned.attempts, sent)
         self._is_behind = planned.is_full
-        if planned.asks:
-            self.on_asks()
+        if planned.has_cancel_requests:
+            self.on_cancel_requests()
         if planned.is_outdated and not self._is_outdated:
-            log.error("others have newer time zone data: this node plans nothing (update tzdata)")
+            log.error(
+                "other nodes have newer time zone data: this node plans nothing (update tzdata)"
+            )
         self._is_outdated = planned.is_outdated
         if "run" not in self._node.roles:
-            return planned  # what it does not offer is for others to say
-        for needs in sorted(planned.unoffered - self._told_of):
+            return planned  # a node that runs nothing need not offer anything
+        for needs in sorted(planned.unoffered - self._logged_unoffered):
             log.warning(
-                "%s is not offered here: runs that need it wait for a node that does", needs
+                "%s is not offered by this node: its runs wait for a node that offers it", needs
             )
-        self._told_of |= planned.unoffered
+        self._logged_unoffered |= planned.unoffered
         return planned
 
-    def on_asks(self) -> None:
-        """Hear that started runs were asked to end, to let newer ones take their place."""
+    def on_cancel_requests(self) -> None:
+        """React to requests to cancel started runs, which newer ones replace."""
 
     async def _expire(self, *, idle: bool) -> None:
-        """End what has waited too long: whenever there is nothing else to do, or once a second."""
+        """End runs that have waited too long: when idle, and otherwise once a second."""
         now = self._clock.monotonic()
         if "plan" in self._node.roles and (idle or now - self._expired_at >= 1):
             self._expired_at = now
@@ -137,7 +140,7 @@ class Planner:
     def _plan(
         self, schedule: Schedule, run_at: int, unfinished: Sequence[Run], past: Past, now: int
     ) -> Plan:
-        """Plan one schedule. Those of a herd mostly have one trigger, and then one plan."""
+        """Plan one schedule. Many schedules of one trigger and moment share a plan."""
         trigger, policy, last = schedule.trigger, schedule.policy, self._last
         if (
             last is not None
@@ -148,28 +151,28 @@ class Planner:
             and not unfinished
         ):
             return last.plan
-        room = self._allowance
+        allowance = self._allowance
         found = plan(
             schedule,
             run_at,
             unfinished,
             past,
             now=now,
-            allowance=room.share(),
-            waits=room.waits(),
+            allowance=allowance.share(),
+            waits=allowance.waits(),
             lookahead=self._lookahead,
         )
         if found.catchups or found.is_short:
-            room.take(schedule.schedule_id, found.catchups, is_short=found.is_short)
+            allowance.take(schedule.schedule_id, found.catchups, is_short=found.is_short)
         if found.decisions and not (unfinished or found.catchups) and is_plain(schedule):
-            self._last = _Alike(trigger, policy, (run_at, now), found)
+            self._last = _SharedPlan(trigger, policy, (run_at, now), found)
         return found
 
     async def _sleep(self, least: float) -> None:
-        """Sleep until the next due row, or until woken; at least so long if that is due already.
+        """Sleep until the next due row or until woken; `least` seconds if that is due already.
 
-        A row that was due and not to be had is another node's, which may give it back; one that has
-        become due since is for the next look, at once.
+        `least` is for a due row that another node has locked and may release. A row that has become
+        due meanwhile is planned immediately.
         """
         seconds = LONGEST_SLEEP
         if self.next_due is not None:
@@ -184,8 +187,8 @@ class Planner:
             timer.cancel()
 
 
-class _Alike(NamedTuple):
-    """A plan that depends on nothing else of its schedule, nor of what went before."""
+class _SharedPlan(NamedTuple):
+    """A plan that depends only on these values, not on other parts of a schedule or its past."""
 
     trigger: Trigger
     policy: Policy
@@ -194,10 +197,10 @@ class _Alike(NamedTuple):
 
 
 class Allowance:
-    """How many missed ticks this node may still start: so many in any second.
+    """How many missed ticks this node may still start: at most `per_second` in any second.
 
-    Where that was not enough for all, each schedule gets an equal share of the next, and those that
-    wait come back by and by: as many in a second as can be served, if not quite.
+    If that was not enough, each schedule gets an equal share in the next second, and those that
+    wait are spread over as many seconds as they need.
     """
 
     def __init__(self, clock: Clock, per_second: int) -> None:
@@ -205,11 +208,11 @@ class Allowance:
         self._now = self._second = clock.monotonic()
         self._taken: deque[tuple[float, int]] = deque()  # in the last second: when, and how many
         self._left = per_second
-        self._short: set[str] = set()  # those that had not enough in this second
+        self._short: set[str] = set()  # schedules that had too little in this second
         self._sharers = 1
 
     def renew(self) -> None:
-        """Allow again what was taken more than a second ago."""
+        """Restore what was taken more than a second ago."""
         self._now = self._clock.monotonic()
         while self._taken and self._now - self._taken[0][0] >= 1:
             self._left += self._taken.popleft()[1]
@@ -222,11 +225,11 @@ class Allowance:
         return min(self._left, max(self._per_second // self._sharers, 1))
 
     def waits(self) -> int:
-        """Return over how many milliseconds those that have to wait come back."""
+        """Return the milliseconds over which schedules that have to wait are spread."""
         return min(1000 * self._sharers // self._per_second, LONGEST_WAIT)
 
     def take(self, schedule_id: str, count: int, *, is_short: bool) -> None:
-        """Use up so many, for a schedule that may need more."""
+        """Take `count` for a schedule; `is_short` if it needs more."""
         if count:
             self._taken.append((self._now, count))
             self._left -= count

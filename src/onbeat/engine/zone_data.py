@@ -1,16 +1,17 @@
-"""Following new time zone data in the background, in bounded batches."""
+"""Follow new time zone data in the background, in bounded batches."""
 
 import asyncio
 import logging
 from collections.abc import Callable
 
 from onbeat.errors import StoreFailed
+from onbeat.ports.clock import Clock
 from onbeat.ports.rows import ZoneDataProgress
-from onbeat.ports.store import Clock, Store
+from onbeat.ports.store import Store
 
 BATCH = 1000  # schedules in one transaction
-PAUSE = 0.005  # seconds between two batches: others who write have their turn
-LOOK_EVERY = 60.0  # seconds: a program with older data may have written since
+PAUSE = 0.005  # seconds between two batches, in which other writers proceed
+LOOK_EVERY = 60.0  # seconds: a program with older data may have written meanwhile
 REPORT_EVERY = 5.0
 BACKOFF = 1.0
 
@@ -18,25 +19,25 @@ log = logging.getLogger("onbeat.engine")
 
 
 async def keep_following(store: Store, clock: Clock, moved: Callable[[], None]) -> None:
-    """Follow newer zone data as long as there is any to follow; `moved` hears of moved ticks."""
+    """Follow newer zone data forever; `moved` is called when ticks have moved."""
     while True:
         try:
             await _follow(store, clock, moved)
         except StoreFailed as broken:
-            log.warning("time zone data could not be followed, will be tried again: %s", broken)
+            log.warning("following time zone data failed, retry in %g s: %s", BACKOFF, broken)
             await asyncio.sleep(BACKOFF)
         else:
             await asyncio.sleep(LOOK_EVERY)
 
 
 async def _follow(store: Store, clock: Clock, moved: Callable[[], None]) -> None:
-    """Follow until nothing is left, and report how far that is."""
+    """Follow zone data until nothing is left, and log the progress."""
     began = reported = clock.monotonic()
-    known = -1
+    moved_before = -1
     while (found := await store.follow_zones(limit=BATCH)) is not None:
-        if found.moved != known:
+        if found.moved != moved_before:
             moved()
-            known = found.moved
+            moved_before = found.moved
         now = clock.monotonic()
         if found.is_done:
             log.info(
@@ -51,7 +52,7 @@ async def _follow(store: Store, clock: Clock, moved: Callable[[], None]) -> None
 
 
 def zone_progress_text(found: ZoneDataProgress) -> str:
-    """Return how far it is, as a sentence."""
+    """Return the progress as a sentence."""
     return (
         f"following time zone data {found.version}: {found.done} of {found.total} schedules, "
         f"{found.moved} ticks moved"

@@ -1,4 +1,4 @@
-"""Files that are replaced whole: after whatever crash, one has the old content or the new."""
+"""Atomic replacement of files: after a crash, a file has the old content or the new."""
 
 import os
 import tempfile
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-OF_ITS_OWNER = 0o600
+OWNER_ONLY = 0o600
 
 
 def replace_file(
@@ -16,15 +16,15 @@ def replace_file(
     mode: int | None = None,
     may_replace: Callable[[], bool] = lambda: True,
 ) -> bool:
-    """Replace a file, or make it; a crash at any moment leaves the old content or the new.
+    """Replace or create a file; a crash at any moment leaves the old content or the new.
 
-    One that is there keeps its mode, else it has `mode`, or is for its owner only. A link stays
-    one: what it leads to is replaced. What fails leaves nothing behind; a crash may leave a file
-    beside it whose name begins with a dot. `may_replace` is asked last, when the new content is on
-    the disk; return whether it agreed.
+    An existing file keeps its mode; a new one has `mode`, by default 0600. A symbolic link is
+    kept, and its target replaced. An error leaves nothing behind; a crash may leave a file next to
+    it whose name begins with a dot. `may_replace` is called last, when the new content is on disk;
+    if it returns False, nothing is replaced. Return whether the file was replaced.
     """
     path = Path(os.path.realpath(path))
-    mode = _mode_of(path) or mode or OF_ITS_OWNER
+    mode = _mode_of(path) or mode or OWNER_ONLY
     handle, name = tempfile.mkstemp(prefix=f".{path.name[:50]}.", dir=path.parent)
     new = Path(name)
     try:
@@ -32,7 +32,7 @@ def replace_file(
             os.fchmod(file.fileno(), mode)
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())  # else the new name could be of a file without content
+            os.fsync(file.fileno())  # otherwise a crash could leave an empty file
         if not may_replace():
             new.unlink()
             return False
@@ -46,7 +46,7 @@ def replace_file(
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable: a loss of power could take a change of them back."""
+    """Sync a folder, so that renames in it survive a power failure."""
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -1,7 +1,7 @@
-"""Files that a definition or a setting names: regular ones only, bounded, never waited for.
+"""Safe reading of files named by a definition or a setting: regular files up to a maximum size.
 
-A device has no end, and a pipe without a writer is waited for without one. So a file is opened
-without blocking, and looked at before it is read.
+Reading a device never ends, and opening a pipe without a writer blocks. So a file is opened
+without blocking, and its type is checked before it is read.
 """
 
 import os
@@ -9,11 +9,11 @@ import stat
 from errno import EFBIG, EINVAL, EISDIR
 from pathlib import Path
 
-LARGEST = 16 * 2**20  # bytes, where nothing else is said
+LARGEST = 16 * 2**20  # bytes, by default
 
 
 def read_regular(path: str | Path, *, most: int = LARGEST, flags: int = 0) -> bytes:
-    """Return what is in a regular file of up to `most` bytes, or raise OSError.
+    """Return the content of a regular file of up to `most` bytes, or raise OSError.
 
     Symbolic links are followed, unless `flags` has O_NOFOLLOW.
     """
@@ -34,7 +34,7 @@ def read_regular(path: str | Path, *, most: int = LARGEST, flags: int = 0) -> by
 
 
 def size_text(size: int) -> str:
-    """Return a number of bytes in words."""
+    """Return a number of bytes with a unit."""
     for unit, name in ((2**20, "MiB"), (2**10, "KiB")):
         if size % unit == 0:
             return f"{size // unit} {name}"

@@ -1,1 +1,1 @@
-"""Adapters that deliver messages, one module a way; none knows another."""
+"""Adapters that deliver messages, one module for each protocol."""

@@ -1,7 +1,7 @@
-"""Apprise: a hundred other services (extra `notify`), by the addresses of that library.
+"""Deliver messages by Apprise, which supports a hundred services (extra `notify`).
 
-It only says yes or no. A no can come after the service has taken the message, so that it is told
-as in doubt, and not tried again.
+Apprise only returns success or failure. It can fail after the service accepted the message, so a
+failure is recorded as in doubt and not retried.
 """
 
 import asyncio
@@ -18,52 +18,53 @@ from onbeat.core.notify.notifications import (
     subject,
     text,
 )
+from onbeat.files.extras import install_command
 
 
 class AppriseNotifier:
-    """Sends messages by one address of Apprise."""
+    """Sends messages to one Apprise address."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
-    async def send(self, letter: OutgoingMessage) -> Delivery:
-        """Send it from a thread of its own, which nothing has to wait for."""
+    async def send(self, message: OutgoingMessage) -> Delivery:
+        """Send a message from a daemon thread, which does not delay the end of the process."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Delivery] = loop.create_future()
 
         def work() -> None:
-            delivery = self._deliver(letter)
-            with suppress(RuntimeError):  # nobody is there any more
+            delivery = self._deliver(message)
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(_resolve, done, delivery)
 
         threading.Thread(target=work, name="onbeat-apprise", daemon=True).start()
         try:
             return await asyncio.shield(done)
         except asyncio.CancelledError:
-            return DeliveryUnknown("it was given up before there was an answer")
+            return DeliveryUnknown("canceled before an answer arrived")
 
-    def _deliver(self, letter: OutgoingMessage) -> Delivery:
+    def _deliver(self, message: OutgoingMessage) -> Delivery:
         try:
             import apprise  # noqa: PLC0415 - an extra, and slow to import
 
-            box = apprise.Apprise()
-            is_known = box.add(self._channel.address)
+            client = apprise.Apprise()
+            is_supported = client.add(self._channel.address)
         except ModuleNotFoundError:
             return DeliveryRefused(
-                "apprise is not installed (pip install 'onbeat[notify]')", again=False
+                f"apprise is not installed ({install_command('notify')})", again=False
             )
-        except Exception as broken:  # noqa: BLE001 - whoever waits for the thread is to hear of it
-            return DeliveryRefused(f"apprise failed: {type(broken).__name__}", again=False)
-        if not is_known:
-            return DeliveryRefused("apprise does not know such an address", again=False)
+        except Exception as error:  # noqa: BLE001 - the caller waits for a result
+            return DeliveryRefused(f"apprise failed: {type(error).__name__}", again=False)
+        if not is_supported:
+            return DeliveryRefused("apprise does not support this address", again=False)
         try:
-            is_sent = box.notify(body=text(letter.bundle), title=subject(letter.bundle))
-        except Exception as broken:  # noqa: BLE001 - a plugin may raise anything
-            return DeliveryUnknown(f"apprise failed: {type(broken).__name__}")
+            is_sent = client.notify(body=text(message.bundle), title=subject(message.bundle))
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            return DeliveryUnknown(f"apprise failed: {type(error).__name__}")
         return (
             Delivered()
             if is_sent
-            else DeliveryUnknown("apprise says that it was not delivered, not why")
+            else DeliveryUnknown("apprise reported a failure without a reason")
         )
 
 

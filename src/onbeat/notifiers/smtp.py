@@ -1,7 +1,7 @@
-"""Mail: plain text, over SMTP.
+"""Deliver messages as plain text mail over SMTP.
 
-The connection is encrypted where the server offers it (STARTTLS), or from the start (smtps). A
-password is never sent in the clear to another machine. The Message-ID is the same at every attempt.
+The connection is encrypted if the server offers STARTTLS, or from the start (smtps). A password is
+never sent unencrypted to another machine. The Message-ID is the same for every attempt.
 """
 
 import asyncio
@@ -28,41 +28,43 @@ from onbeat.core.notify.notifications import (
     text,
 )
 
-LONGEST = 10.0  # seconds that each step may take
+TIMEOUT = 10.0  # seconds, for each step
 
 
 class SmtpNotifier:
-    """Sends messages to some addresses, by one server."""
+    """Sends messages to the addresses of a channel, by one server."""
 
-    def __init__(self, channel: Channel, *, longest: float = LONGEST) -> None:
+    def __init__(self, channel: Channel, *, longest: float = TIMEOUT) -> None:
         self._channel, self._server, self._longest = (
             channel,
             MailServer.of(channel.address),
             longest,
         )
 
-    async def send(self, letter: OutgoingMessage) -> Delivery:
-        """Send it from a thread of its own, which nothing has to wait for."""
-        return await self._in_thread(_Post(self._channel, self._server, letter, self._longest))
+    async def send(self, message: OutgoingMessage) -> Delivery:
+        """Send a message from a daemon thread, which does not delay the end of the process."""
+        return await self._in_thread(
+            _SmtpSession(self._channel, self._server, message, self._longest)
+        )
 
     async def reach(self) -> Delivery:
-        """Connect and log in as for a message, send none, and return what came of that."""
-        return await self._in_thread(_Post(self._channel, self._server, None, self._longest))
+        """Connect and log in without sending a message."""
+        return await self._in_thread(_SmtpSession(self._channel, self._server, None, self._longest))
 
-    async def _in_thread(self, post: "_Post") -> Delivery:
+    async def _in_thread(self, session: "_SmtpSession") -> Delivery:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Delivery] = loop.create_future()
 
         def work() -> None:
-            delivery = post.deliver()
-            with suppress(RuntimeError):  # nobody is there any more
+            delivery = session.deliver()
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(_resolve, done, delivery)
 
         threading.Thread(target=work, name="onbeat-smtp", daemon=True).start()
         try:
             return await asyncio.shield(done)
         except asyncio.CancelledError:
-            return post.give_up()
+            return session.cancel()
 
 
 def _resolve(done: "asyncio.Future[Delivery]", delivery: Delivery) -> None:
@@ -70,51 +72,51 @@ def _resolve(done: "asyncio.Future[Delivery]", delivery: Delivery) -> None:
         done.set_result(delivery)
 
 
-class _Post:
-    """One message on its way to a server; without a letter, the way alone."""
+class _SmtpSession:
+    """The delivery of one message; without a message, only connecting and logging in."""
 
     def __init__(
-        self, channel: Channel, server: MailServer, letter: OutgoingMessage | None, longest: float
+        self, channel: Channel, server: MailServer, message: OutgoingMessage | None, longest: float
     ) -> None:
         self._channel, self._server = channel, server
-        self._letter, self._longest = letter, longest
+        self._message, self._longest = message, longest
         self._lock = threading.Lock()
-        self._is_given_up = False
-        self._is_sent = False  # the server may have all of it
+        self._is_canceled = False
+        self._is_sent = False  # the server may have the whole message
         self._smtp: smtplib.SMTP | None = None
 
     def deliver(self) -> Delivery:
-        """Hand it over, and return what is known."""
+        """Send the message, and return whether the server has it."""
         try:
-            with _leaving(self._connect()) as smtp:
-                return Delivered() if self._letter is None else self._hand_over(smtp, self._letter)
+            with _quitting(self._connect()) as smtp:
+                return Delivered() if self._message is None else self._transmit(smtp, self._message)
         except smtplib.SMTPResponseException as refused:
             return _refused(refused.smtp_code, refused.smtp_error)
-        except _GivenUp:
-            return DeliveryRefused("it was given up before it was sent")
-        except ssl.SSLError as broken:
-            told = getattr(broken, "verify_message", "") or broken.reason or "TLS failed"
-            return self._lost(f"TLS: {told}")
-        except Exception as broken:  # noqa: BLE001 - whoever waits for the thread is to hear of it
-            said = broken.strerror if isinstance(broken, OSError) else None
-            return self._lost(first_line(said or type(broken).__name__))
+        except _Canceled:
+            return DeliveryRefused("canceled before it was sent")
+        except ssl.SSLError as error:
+            problem = getattr(error, "verify_message", "") or error.reason or "TLS failed"
+            return self._failed(f"TLS: {problem}")
+        except Exception as error:  # noqa: BLE001 - the caller waits for a result
+            problem = error.strerror if isinstance(error, OSError) else None
+            return self._failed(first_line(problem or type(error).__name__))
 
-    def give_up(self) -> Delivery:
+    def cancel(self) -> Delivery:
         """Send nothing more, and return whether all was sent already."""
         with self._lock:
-            self._is_given_up = True
+            self._is_canceled = True
             smtp = self._smtp
             is_sent = self._is_sent
         if smtp is not None and smtp.sock is not None:
             with suppress(OSError):
-                smtp.sock.shutdown(2)  # whoever waits for an answer need not
+                smtp.sock.shutdown(2)  # the thread stops waiting for an answer
         if is_sent:
-            return DeliveryUnknown("it was given up before there was an answer")
-        return DeliveryRefused("it was given up before it was sent")
+            return DeliveryUnknown("canceled before an answer arrived")
+        return DeliveryRefused("canceled before it was sent")
 
     def _connect(self) -> smtplib.SMTP:
         server, tls = self._server, ssl.create_default_context()
-        if server.is_here:  # a relay of this machine mostly has a certificate of its own making
+        if server.is_here:  # a relay on this machine usually has a self-signed certificate
             tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
         name = "localhost" if server.is_here else None
         if server.is_encrypted:
@@ -125,9 +127,9 @@ class _Post:
             smtp = smtplib.SMTP(server.host, server.port, name, timeout=self._longest)
         with self._lock:
             self._smtp = smtp
-            if self._is_given_up:
+            if self._is_canceled:
                 smtp.close()
-                raise _GivenUp
+                raise _Canceled
         try:
             smtp.ehlo_or_helo_if_needed()
             is_private = server.is_encrypted
@@ -144,48 +146,48 @@ class _Post:
 
     def _log_in(self, smtp: smtplib.SMTP, *, is_private: bool) -> None:
         if not is_private:
-            problem = "the server offers no encryption, and a password would be sent in the clear"
+            problem = "the server offers no encryption: the password would be sent unencrypted"
             raise smtplib.SMTPResponseException(530, problem)
         smtp.login(self._server.user, self._channel.password)
 
-    def _hand_over(self, smtp: smtplib.SMTP, letter: OutgoingMessage) -> Delivery:
+    def _transmit(self, smtp: smtplib.SMTP, message: OutgoingMessage) -> Delivery:
         _expect(smtp.mail(self._channel.sender))
         refused: list[tuple[str, int, str]] = []
         for address in self._channel.to:
-            code, said = smtp.rcpt(address)
+            code, answer = smtp.rcpt(address)
             if not 200 <= code < 300:
-                refused.append((address, code, _text(said)))
-        later = [each for each in refused if each[1] < 500]
-        if len(refused) == len(self._channel.to) or (later and not letter.is_last_try):
-            address, code, problem = (later or refused)[0]  # nobody has it: all get it later
+                refused.append((address, code, _text(answer)))
+        temporary = [each for each in refused if each[1] < 500]
+        if len(refused) == len(self._channel.to) or (temporary and not message.is_last_try):
+            address, code, problem = (temporary or refused)[0]  # sent to all at the next attempt
             smtp.rset()
             return _refused(code, f"{address}: {problem}")
-        code, said = smtp.docmd("DATA")
+        code, answer = smtp.docmd("DATA")
         if code != 354:
-            return _refused(code, said)
-        body = re.sub(rb"(?m)^\.", b"..", self._mail(letter).as_bytes(policy=SMTP))
+            return _refused(code, answer)
+        body = re.sub(rb"(?m)^\.", b"..", self._mail(message).as_bytes(policy=SMTP))
         with self._lock:
-            if self._is_given_up:
-                raise _GivenUp
+            if self._is_canceled:
+                raise _Canceled
             self._is_sent = True
         smtp.send(body + b".\r\n")
-        code, said = smtp.getreply()
+        code, answer = smtp.getreply()
         if not 200 <= code < 300:
-            return _refused(code, said)
-        return Delivered(", ".join(f"{address}: {code} {said}" for address, code, said in refused))
+            return _refused(code, answer)
+        return Delivered(", ".join(f"{address}: {code} {why}" for address, code, why in refused))
 
-    def _mail(self, letter: OutgoingMessage) -> EmailMessage:
-        """Return it as mail. A header that could hold another is refused by `EmailMessage`."""
+    def _mail(self, message: OutgoingMessage) -> EmailMessage:
+        """Return the message as mail. `EmailMessage` refuses line breaks in headers."""
         channel, mail = self._channel, EmailMessage(policy=SMTP)
         mail["From"], mail["To"] = channel.sender, ", ".join(channel.to)
-        mail["Subject"] = first_line(subject(letter.bundle))
-        mail["Date"] = format_datetime(datetime.fromtimestamp(letter.created_at / 1000, UTC))
-        mail["Message-ID"] = f"<{letter.key}@{channel.sender.rpartition('@')[2]}>"
+        mail["Subject"] = first_line(subject(message.bundle))
+        mail["Date"] = format_datetime(datetime.fromtimestamp(message.created_at / 1000, UTC))
+        mail["Message-ID"] = f"<{message.key}@{channel.sender.rpartition('@')[2]}>"
         mail["Auto-Submitted"] = "auto-generated"
-        mail.set_content(text(letter.bundle), cte="quoted-printable")
+        mail.set_content(text(message.bundle), cte="quoted-printable")
         return mail
 
-    def _lost(self, problem: str) -> Delivery:
+    def _failed(self, problem: str) -> Delivery:
         with self._lock:
             is_sent = self._is_sent
         where = f"{self._server.host}:{self._server.port}"
@@ -197,8 +199,8 @@ class _Post:
 
 
 @contextmanager
-def _leaving(smtp: smtplib.SMTP) -> Iterator[smtplib.SMTP]:
-    """Leave a server politely at the end: whatever happens then changes nothing any more."""
+def _quitting(smtp: smtplib.SMTP) -> Iterator[smtplib.SMTP]:
+    """Send QUIT at the end; an error then does not change the result."""
     try:
         yield smtp
     finally:
@@ -207,8 +209,8 @@ def _leaving(smtp: smtplib.SMTP) -> Iterator[smtplib.SMTP]:
         smtp.close()
 
 
-class _GivenUp(Exception):  # noqa: N818 - nobody but this module sees it
-    """There is to be no more sending."""
+class _Canceled(Exception):  # noqa: N818 - private to this module
+    """Nothing more may be sent."""
 
 
 def _expect(answer: tuple[int, bytes]) -> None:
@@ -216,10 +218,10 @@ def _expect(answer: tuple[int, bytes]) -> None:
         raise smtplib.SMTPResponseException(*answer)
 
 
-def _refused(code: int, said: bytes | str) -> DeliveryRefused:
-    """Return what a server's refusal means: from 500 on it is for good."""
-    return DeliveryRefused(f"SMTP {code}: {_text(said)}", again=code < 500)
+def _refused(code: int, answer: bytes | str) -> DeliveryRefused:
+    """Return the refusal of a server: codes from 500 on are permanent."""
+    return DeliveryRefused(f"SMTP {code}: {_text(answer)}", again=code < 500)
 
 
-def _text(said: bytes | str) -> str:
-    return first_line(said if isinstance(said, str) else said.decode(errors="replace"))
+def _text(answer: bytes | str) -> str:
+    return first_line(answer if isinstance(answer, str) else answer.decode(errors="replace"))

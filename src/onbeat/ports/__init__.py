@@ -1,4 +1,4 @@
-"""The contracts between the engine and the world: `Clock`, `Store`, `Launcher`, `Notifier`.
+"""The contracts between the engine and its adapters: `Clock`, `Store`, `Launcher`, `Notifier`.
 
-Instants are whole milliseconds since 1970 in UTC, but for `run_at`, which is in seconds.
+Instants are whole milliseconds since 1970 in UTC, except `run_at`, which is in seconds.
 """

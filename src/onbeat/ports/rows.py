@@ -1,4 +1,4 @@
-"""What is kept, as values: one class for each kind of row that a store returns."""
+"""Stored rows as values: a class for each kind of row that a store returns."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from onbeat.events import AnyEvent, Event
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """A node as it is kept."""
+    """A node as stored."""
 
     node_id: str
     name: str
@@ -21,14 +21,14 @@ class NodeRow:
     alive_until: int
     version: str
     tz: str
-    running: int  # how many runs it has started
+    running: int  # runs in flight that it has started
     is_stopping: bool = False
-    address: str = ""  # where its API is, if it has one
+    address: str = ""  # of its API, if it serves one
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRow:
-    """A schedule as it is kept, with its position and what became of its runs."""
+    """A schedule as stored, with its position and the outcomes of its latest runs."""
 
     schedule_id: str
     definition: str
@@ -51,17 +51,17 @@ class ScheduleRow:
     last_missed_at: int | None
     last_miss_reason: str | None
     consecutive_failures: int
-    base: str | None = None  # the definition as its source last gave it, if that is a file
+    base: str | None = None  # the definition that its source gave last, if that is a file
 
     @property
     def is_edited(self) -> bool:
-        """Whether others have edited it since its source defined it."""
+        """Whether it was edited since its source defined it."""
         return self.base is not None and self.base != self.definition
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run as it is kept."""
+    """A run as stored."""
 
     run_id: int
     schedule_id: str
@@ -96,7 +96,7 @@ class RunRow:
     external_id: str | None
     rendered: Mapping[str, object] | None
     stuck_at: int | None = None  # when it was found to take too long
-    user: str = ""  # of the schedule: as whom it runs
+    user: str = ""  # the user of the schedule, as whom it runs
 
     @property
     def key(self) -> str:
@@ -105,29 +105,29 @@ class RunRow:
 
     @property
     def was_tried(self) -> bool:
-        """Whether an attempt was launched, or was to be: not if all were handed back."""
+        """Whether an attempt was launched or announced; False if all were handed back."""
         waits = self.status == "ENQUEUED" and self.attempt == self.deferrals and not self.reason
         return self.attempt > 0 and not waits
 
     @property
     def ended_waiting(self) -> bool:
-        """Whether it ended while it waited for another attempt: it did not run until then."""
+        """Whether it ended while it waited for another attempt, and so did not run then."""
         return self.finished_at is not None and self.reason in WHILE_WAITING
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillStep:
-    """What one step of a backfill did, and from where to go on."""
+    """The result of one step of a backfill, and where the next one continues."""
 
     enqueued: int
     refused: int
-    following: int | None  # None: that was all
-    waiting: int  # runs that were asked for so and have not ended: there is room for 100
+    following: int | None  # the `first` of the next step; None: done
+    waiting: int  # unfinished backfill runs of the schedule, of which there are at most 100
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A group as it is kept, and how full it is."""
+    """A group as stored, and how many of its places are used."""
 
     name: str
     places: int
@@ -137,7 +137,7 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class AwaitedRow:
-    """A run that its target has accepted, and is to report by its deadline."""
+    """A run that its target has accepted, and must report by its deadline."""
 
     run_id: int
     schedule_id: str
@@ -148,19 +148,19 @@ class AwaitedRow:
 
 @dataclass(frozen=True, slots=True)
 class ZoneDataProgress:
-    """How far due rows are computed anew with newer time zone data."""
+    """How far due rows are recomputed with newer time zone data."""
 
     version: str
     done: int  # schedules
     total: int
-    moved: int  # due rows that the newer data has elsewhere
+    moved: int  # due rows that the newer data has moved
     since: int  # milliseconds
     is_done: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What `status` tells of a store."""
+    """The overview that `onbeat status` shows."""
 
     now: int
     gate_open: bool
@@ -170,25 +170,25 @@ class Overview:
     next_due_at: int | None
     runs: Mapping[str, int]  # unfinished ones, by status
     nodes: Sequence[NodeRow]
-    awaited: Sequence[AwaitedRow] = ()  # those with the next deadlines
-    following: ZoneDataProgress | None = None  # None: every due row is of the zone data in use
+    awaited: Sequence[AwaitedRow] = ()  # accepted runs with the next deadlines
+    following: ZoneDataProgress | None = None  # None: all due rows are from the current zone data
     stuck: int = 0  # runs in flight that take too long
 
 
 @dataclass(frozen=True, slots=True)
 class StoreFigures:
-    """What is counted of a store besides, for whoever watches it."""
+    """Further figures of a store, for metrics."""
 
     failing: int  # schedules whose last run failed
-    waiting_since: int | None  # since when the oldest run that is due waits to be claimed
-    to_notify: int  # event rows that somebody may want to hear of
-    outbox: Mapping[str, int]  # messages on their way out, by state
+    waiting_since: int | None  # the due time of the oldest run that waits to be claimed
+    to_notify: int  # marked event rows, for which messages are to be written
+    outbox: Mapping[str, int]  # messages by state
     size: int  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleFilter:
-    """Which schedules are meant: those for which everything holds that is said here."""
+    """A filter of schedules: all conditions that are set must hold."""
 
     source: str | None = None
     owner: str | None = None
@@ -200,24 +200,24 @@ class ScheduleFilter:
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs are meant: those for which everything holds that is said here."""
+    """A filter of runs: all conditions that are set must hold."""
 
     schedule_id: str | None = None
     status: str | None = None
     reason: str | None = None
     triggered_by: str | None = None
-    since: int | None = None  # seconds: planned at, or after
-    until: int | None = None  # seconds: planned before
+    since: int | None = None  # seconds: planned then or later
+    until: int | None = None  # seconds: planned before then
     before: int | None = None  # with a smaller `run_id`
-    source: str | None = None  # of schedules of this source
+    source: str | None = None  # of the schedule
     is_stuck: bool = False  # in flight, and marked as taking too long
 
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """Something that happened, as it is kept: `event_id` is of its row, `n` within that.
+    """An event as stored: `event_id` is the id of its row, `n` its index in the row.
 
-    A transaction has one row, or several if it has more than a thousand events.
+    A transaction writes one row, or several if it has more than a thousand events.
     """
 
     event_id: int
@@ -228,25 +228,25 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class DocumentRow:
-    """Something that a system keeps beside schedules."""
+    """A document that a system stores beside schedules."""
 
     kind: str
     name: str
-    body: object  # what JSON can say
+    body: object  # JSON
     user_id: str
     updated_at: int
 
 
-BROKEN = "broken-definition"  # documents: `why` and `where`, of files that a system cannot use
+BROKEN = "broken-definition"  # documents about files that a system cannot use: `why`, `where`
 
 TokenKind = Literal["token", "link", "session"]
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """Something that lets its bearer in, as it is kept: never the secret itself.
+    """A credential as stored, without its secret: an API token, a login link or a session.
 
-    A `link` is a code that opens one `session` in a browser, and is used up by that.
+    A `link` opens one `session` in a browser, and is used up by that.
     """
 
     token_id: str
@@ -256,7 +256,7 @@ class TokenRow:
     owner: str = ""
     created_at: int = 0
     created_by: str = ""
-    expires_at: int | None = None  # from then on it lets nobody in
+    expires_at: int | None = None  # not valid from then on
     used_at: int | None = None  # of a link
 
 
@@ -270,28 +270,28 @@ class StoredEvent:
 
 @dataclass(frozen=True, slots=True)
 class OutboxWork:
-    """What there is to be done for the channels that somebody asks about."""
+    """The pending work of the outbox, for the channels of a node."""
 
-    has_marks: bool  # there are events that nobody has looked at
-    has_silent: bool  # messages have been on their way for too long
-    channels: frozenset[str]  # those for which messages are due
+    has_marks: bool  # event rows are to be processed
+    has_silent: bool  # messages have been `sending` for too long
+    channels: frozenset[str]  # with due messages
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxStep:
-    """What one look at marked event rows came to."""
+    """The result of processing marked event rows once."""
 
     rows: int
     messages: int = 0
-    dropped: int = 0  # rows too old to be told
+    dropped: int = 0  # rows that are too old for a message
     is_full: bool = False  # there may be more
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelRow:
-    """What became of the messages of a channel, as long as that is kept."""
+    """A channel, and the states of its messages that are stored."""
 
     channel: str
-    states: Mapping[str, int]  # how many: waiting, sending, sent, failed, in_doubt
-    sent_at: int | None  # the last time
-    error: str | None  # the last one
+    states: Mapping[str, int]  # messages that are waiting, sending, sent, failed or in_doubt
+    sent_at: int | None  # when the last one was sent
+    error: str | None  # the last error

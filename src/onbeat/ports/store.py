@@ -1,4 +1,4 @@
-"""The contracts of what is durable, and of the time: `Store` and `Clock`."""
+"""`Store`: the contract of everything durable, and the values that its calls take and return."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +24,8 @@ from onbeat.core.runs.run import (
 from onbeat.core.schedule import Schedule, Target, read_inputs
 from onbeat.core.snapshot import Snapshot
 from onbeat.core.triggers.past import Past
+from onbeat.events import Event
+from onbeat.ports.clock import Clock
 from onbeat.ports.rows import (
     BackfillStep,
     ChannelRow,
@@ -47,22 +49,14 @@ from onbeat.ports.rows import (
 ALL, ALL_RUNS = ScheduleFilter(), RunFilter()
 NOTHING_EXPECTED: Mapping[str, int | None] = {}
 
-# Called with an id and the definition that is there, or None if that cannot be read.
+# Called with the id and the stored definition of a schedule, or None if that cannot be read.
 CheckChange = Callable[[str, Schedule | None], None]
 PlanFunction = Callable[[Schedule, int, Sequence[Run], Past, int], Plan]
 """`(schedule, run_at, unfinished, past, now) -> Plan`: pure, called inside a transaction."""
 Compose = Callable[[Sequence[StoredEvent]], Sequence[tuple[str, MessageContent, int]]]
-"""What each channel hears of what happened, and the milliseconds that lie between two messages."""
-
-
-class Clock(Protocol):
-    """Where the time comes from. Nothing else in the package asks for it."""
-
-    def now(self) -> int:
-        """Return the wall clock's time; it may be set back or forth at any moment."""
-
-    def monotonic(self) -> float:
-        """Return seconds that only ever grow, for measuring what has passed."""
+"""Returns messages for events: channel, content, and the least interval in milliseconds."""
+Listener = Callable[[int, Sequence[Event]], None]
+"""`(at, events)`: called with the events of a transaction and its `now`, once it is durable."""
 
 
 Role = Literal["plan", "run", "api"]
@@ -71,22 +65,22 @@ ROLES: frozenset[Role] = frozenset({"plan", "run"})
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A process that plans (decides ticks), runs (launches what it offers) or has the API.
+    """A process that plans (decides ticks), runs (launches what it offers) or serves the API.
 
-    `node_id` is made anew each time it joins; it is never a host's name.
+    `node_id` is new each time it joins, and never a host's name.
     """
 
     node_id: str
     name: str
-    offers: frozenset[str]  # what it can launch: kinds, and registered names as `python:name`
-    lease: int = 5_000  # how long it counts as alive after a heartbeat
+    offers: frozenset[str]  # what it can launch: kinds of targets, and functions as `python:name`
+    lease: int = 5_000  # milliseconds that it counts as up after a heartbeat
     version: str = ""
     roles: frozenset[Role] = ROLES
-    address: str = ""  # where its API is, if it has one
+    address: str = ""  # of its API, if it serves one
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False):
-    """One attempt at a run, claimed by a node under a fence: all that a launcher needs."""
+    """One attempt at a run, claimed by a node under a fence, with all that a launcher needs."""
 
     run_id: int
     schedule_id: str
@@ -97,25 +91,25 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     target: Target
     request_id: str = ""
     triggered_by: TriggeredBy = "timer"
-    iteration: int = 1  # the how-manyeth run of the schedule this is
-    tick_count: int = 1  # how many ticks it stands for
+    iteration: int = 1  # the sequence number of the run in its schedule
+    tick_count: int = 1  # how many ticks the run covers
     first_run_at: int | None = None
     revision: int = 1
     inputs_text: str | None = None  # JSON
     timeout: int | None = None
     user_id: str = ""
-    cancel_grace: int = 10_000  # milliseconds that it may take to end when it is asked to
-    when: Target | None = None  # what is to be asked first
-    is_rendered: bool = False  # its target had templates
-    group: str | None = None  # it has a place of this group
-    may_run: bool = False  # an attempt before it was lost: that may go on, or have ended, elsewhere
-    is_to_end: bool = False  # somebody has asked for its end: it is to be found for that only
-    at_least_once: bool = False  # what was lost is to be started again, if it is not found
+    cancel_grace: int = 10_000  # milliseconds that it may take to end when it is cancelled
+    when: Target | None = None  # the condition to check first
+    is_rendered: bool = False  # whether its target had templates
+    group: str | None = None  # the group that it holds a place of
+    may_run: bool = False  # the previous attempt was lost or detached, and may still run
+    is_to_end: bool = False  # cancellation was requested: reattach only to cancel it
+    at_least_once: bool = False  # start again if the lost attempt is not found
     cause: TriggeredBy = "timer"  # of the run: the same for every attempt
 
     @property
     def inputs(self) -> dict[str, object]:
-        """What is passed to the target: another copy each time, which may be changed."""
+        """The inputs of the target: a new copy each time, which the caller may change."""
         return read_inputs(self.inputs_text)
 
     @property
@@ -125,7 +119,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
 
 
 class Finished(msgspec.Struct, frozen=True, gc=False):
-    """An attempt, what came of it, and the last of what it printed."""
+    """An attempt that has ended, its outcome, and the tail of its output."""
 
     attempt: Attempt
     outcome: Outcome
@@ -133,23 +127,23 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
 
 
 class PlanResult(msgspec.Struct, frozen=True, gc=False):
-    """What one call of `plan_due` did."""
+    """The result of one call of `plan_due`."""
 
     ticks: int  # how many due rows were taken
-    is_full: bool = False  # as many as were asked for: there may be more
-    attempts: Sequence[Attempt] = ()  # announced for this node: launch them at once
+    is_full: bool = False  # the limit was reached: there may be more
+    attempts: Sequence[Attempt] = ()  # announced for this node, to be launched immediately
     enqueued: int = 0  # runs that wait to be claimed
-    unoffered: frozenset[str] = frozenset()  # what was needed and the node does not offer
-    is_outdated: bool = False  # others plan with newer zone data: nothing was decided
-    asks: bool = False  # started runs were asked to end: look for this node's
+    unoffered: frozenset[str] = frozenset()  # needed by runs, and not offered by the node
+    is_outdated: bool = False  # other nodes plan with newer zone data: nothing was decided
+    has_cancel_requests: bool = False  # of started runs, some of which may be this node's
 
 
 @dataclass(frozen=True, slots=True)
 class InitialPosition:
-    """Where a schedule begins that was kept elsewhere before. Instants are milliseconds.
+    """The position of a schedule that another scheduler ran before. Instants are milliseconds.
 
-    It is taken for created at `ticked_at`, up to which its ticks were somebody else's: later ones
-    that are past by now are missed, and caught up as its policy says.
+    The schedule counts as created at `ticked_at`, up to which the other scheduler ran its ticks.
+    Later ticks that are past by now are missed, and caught up according to its policy.
     """
 
     ticked_at: int | None = None
@@ -167,17 +161,17 @@ NO_POSITIONS: Mapping[str, InitialPosition] = {}
 
 @dataclass(frozen=True, slots=True)
 class Upserted:
-    """What an upsert did to one schedule."""
+    """The result of an upsert for one schedule."""
 
     schedule_id: str
     change: Literal["created", "changed", "unchanged"]
     revision: int
-    moved: int = 0  # waiting runs that now start by this revision
+    moved: int = 0  # waiting runs that were moved to this revision
 
 
 @dataclass(frozen=True, slots=True)
 class RescueResult:
-    """What became of the runs of nodes that are no more."""
+    """How many runs of silent nodes were lost, and how many handed back."""
 
     lost: int = 0
     handed_back: int = 0
@@ -188,32 +182,33 @@ class RescueResult:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatResult:
-    """What a node hears when it says that it is alive."""
+    """The answer to a heartbeat."""
 
-    is_known: bool  # else others have taken it for dead, and decided its runs
-    is_asked_to_stop: bool = False
-    others_are_silent: bool = False  # some other node is: `rescue` decides its runs
+    is_known: bool  # False: other nodes took the node for dead and decided its runs
+    is_stop_requested: bool = False
+    others_are_silent: bool = False  # another node is silent: `rescue` decides its runs
 
 
 class Store(Protocol):
-    """Everything durable. Each call is one transaction: it happened whole, or not at all.
+    """Everything durable. Each call is one transaction: all of it happens, or nothing.
 
-    Whatever a call changes is told by events written with it. `now` is the store's to say. A call
-    that raises StoreFailed changed nothing, unless it is StoreInDoubt.
+    Every change is recorded by events, which are written in the same transaction. The store
+    determines `now`. A call that raises StoreFailed has changed nothing, unless it raises
+    StoreInDoubt, a subclass.
     """
 
-    clock: Clock  # by which `now` is told
-    is_shared: bool  # whether several nodes may plan and run on it
-    marks_successes: bool  # whether somebody here wants to hear of every run that succeeds
+    clock: Clock  # the source of `now`
+    is_shared: bool  # whether several nodes may use the store
+    marks_successes: bool  # whether a channel wants to be notified of every successful run
 
     def as_caller(
         self, who: str, *, only_of: str | None = None, check_change: CheckChange | None = None
     ) -> "Store":
-        """Return the same store, whose events tell who asked for what they tell of.
+        """Return the same store for a caller, who is named in the events it causes.
 
-        With `only_of`, to whoever uses it there are no schedules but those of that owner.
-        `check_change` is called with each schedule that is about to be changed, replaced or
-        deleted, in the transaction that does so, and refuses it by raising NotAllowed.
+        With `only_of`, the schedules of other owners do not exist for the caller. `check_change`
+        is called with each schedule that is about to be changed, replaced or deleted, in the same
+        transaction, and refuses it by raising NotAllowed.
         """
 
     # -- definitions
@@ -229,43 +224,51 @@ class Store(Protocol):
         beginnings: Mapping[str, InitialPosition] = NO_POSITIONS,
         update_waiting: bool = False,
     ) -> list[Upserted]:
-        """Define schedules and delete others, all or none. What changes nothing writes nothing.
+        """Define schedules and delete those of `remove`, all or none; what is unchanged stays.
 
-        A new schedule's first tick is later than now; one that has only single times may be as late
-        as its grace, and is else recorded as missed. When the timing changes, ticks planned up to
-        now are decided by the old definition: those within their grace as ever, those beyond it as
-        one row, `edited`. The next is later than now and than any decided. Pausing is not touched.
+        - The first tick of a new schedule is later than now. A schedule that has only single times
+          may be late by up to its grace; beyond that it is recorded as missed.
+        - When the timing changes, ticks planned up to now are decided by the old definition: those
+          within their grace as usual, older ones as one row with the reason `edited`. The next tick
+          is later than now and than every decided tick. Pauses stay as they are.
+        - Waiting runs start by the revision that they were decided by. With `update_waiting`, those
+          that no node has claimed are moved to the new one.
+        - `source` is stored with the definition that it gave, and stays when callers without a
+          source edit the schedule.
+        - `expected` maps ids to revisions, None meaning that the schedule must not exist; if one
+          differs, ChangedSince is raised.
+        - `beginnings` has initial positions of new schedules. An existing schedule that has no next
+          tick is given one from its `last_success_at`.
 
-        Runs that wait start by the revision they were decided under. With `update_waiting` those of
-        the given schedules that no node has claimed are moved to the new one.
-
-        `source` is kept with what it said, as long as others only edit that, who have none. An id
-        of another owner than `only_of` is refused with NotAllowed. Where a revision is `expected`,
-        and there is another, or none where there should be, it is refused with ChangedSince; an
-        expected None is that it is not there. `beginnings` are of those that are new; one
-        that has come to rest, and has no tick, is armed anew by its last success.
+        Raises NotAllowed for the id of another owner than `only_of`.
         """
 
     async def before_edits(self, schedule_ids: Sequence[str]) -> Mapping[str, EditContext]:
-        """Return what edits of these schedules would find now, of those that are there."""
+        """Return the state that edits of these schedules depend on, for those that exist."""
 
     async def pause(self, schedule_id: str, *, note: str = "", until: int | None = None) -> bool:
-        """Start nothing more of it; return whether that is a change. Started runs finish.
+        """Pause a schedule, until it is resumed or `until`; return whether that is a change.
 
-        It goes on by itself when `until` is reached.
+        No run of it starts by itself. Started runs finish, and manual runs still start.
         """
 
     async def resume(self, schedule_id: str, *, catchup: bool = False) -> bool:
-        """Go on from now. Ticks of the pause become one row, which runs only if `catchup` asks."""
+        """Resume a schedule from now on; return whether it was paused.
+
+        Ticks of the pause are recorded as one row, which runs only with `catchup`.
+        """
 
     async def delete(self, schedule_id: str, *, expected: int | None = None) -> bool:
-        """Take a schedule away: waiting runs are canceled, started ones finish.
+        """Delete a schedule: waiting runs are canceled, started ones finish.
 
-        If another revision than is `expected` is there, it is refused with ChangedSince.
+        Raises ChangedSince if its revision is not the `expected` one.
         """
 
     async def set_gate(self, *, is_open: bool) -> bool:
-        """Turn the switch: behind a closed gate nothing is decided and nothing starts."""
+        """Open or close the gate; return whether that is a change.
+
+        While it is closed, nothing is decided and no run starts.
+        """
 
     async def enqueue(
         self,
@@ -276,25 +279,25 @@ class Store(Protocol):
         triggered_by: StartedBy = "manual",
         note: str = "",
     ) -> RunRow:
-        """Start a run beside the ticks. The same `request_id` is the same run.
+        """Enqueue a run beside the ticks. The same `request_id` returns the same run.
 
-        `note` is kept with it, for `why`: what the cause was, more exactly.
+        `note` describes the cause more exactly; it is stored for `why`.
         """
 
     async def cancel(self, run_id: int, *, note: str = "") -> RunRow:
-        """Have a run end: one that waits at once, a started one as soon as its node can.
+        """Cancel a run: a waiting one immediately, a started one as soon as its node can.
 
-        One that is over is refused with RunIsOver. Nothing follows from the end of a canceled run.
+        Raises RunIsOver if it has ended. A canceled run causes no ticks of followers.
         """
 
     async def report(
         self, run: int | str, outcome: Succeeded | Failed | Accepted, *, external_id: str = ""
     ) -> RunRow:
-        """Record what a target tells of the run that has this id, or this key.
+        """Record what a target reports about the run with this id or key.
 
-        The same again changes nothing; anything else about one that is over is refused. After its
-        deadline a report is refused as well, and is noted once with the run's error. `Accepted`
-        says only that it has begun. `external_id` is what the target calls it from now on.
+        `Accepted` means that it has started. `external_id` is the target's own id of the run. A
+        repeated report changes nothing; a different one about a run that has ended raises
+        RunIsOver. So does a report after the deadline, which is added to the run's error once.
         """
 
     async def preview_backfill(
@@ -305,126 +308,128 @@ class Store(Protocol):
     async def backfill(
         self, schedule_id: str, *, first: int, last: int, limit: int
     ) -> BackfillStep:
-        """Run ticks of the past after all, each once: those from `first` to `last`, up to `limit`.
+        """Enqueue up to `limit` past ticks from `first` to `last` that did not run, each once.
 
-        What was skipped keeps its row and key; what had no row gets one. What ran, waits or is not
-        decided is left as it is, so that a backfill that was broken off may be made again.
+        A skipped tick keeps its row and key; a tick without a row gets one. Ticks that ran, wait or
+        are not decided yet are left as they are, so an interrupted backfill can be repeated.
         """
 
     async def set_group(self, name: str, *, places: int) -> bool:
-        """Say how many runs of a group may be started at the same time; return if that is new."""
+        """Set the concurrency limit of a group; return whether that is a change."""
 
     # -- the engine
 
-    async def hold(self, node: Node) -> None:
-        """Make sure that no other node that could start runs is left on this store, or refuse."""
+    async def acquire(self, node: Node) -> None:
+        """Acquire the store for a node; raise StoreHeld if another node holds it.
+
+        Does nothing on a shared store.
+        """
 
     async def record_gap(self, *, after: str = "") -> str | None:
-        """Record what was planned up to now as missed, since a backup was put back.
+        """Record ticks planned up to now as missed, after a backup was restored.
 
-        Of the schedules with an id later than `after`, some at a time; it is begun with none, and
-        returns from where to go on, or None: that was all. Nothing of the past starts. What waited
-        when the backup was made is skipped, what had started is lost and not tried again: it may
-        have run since. Run ids go on later than any that may have been given since. It is refused
-        with StoreHeld while another node is up; and until all of it is done no node may join.
+        Each call processes some schedules with an id later than `after`; the first call has none.
+        Returns the `after` of the next call, or None when all are done. No past tick runs: waiting
+        runs are skipped, and started ones are lost and not retried, as they may have run since. Run
+        ids skip those that may have been given since. Raises StoreHeld while another node is up; no
+        node may join until all are done.
         """
 
     async def register(self, node: Node) -> RescueResult:
-        """Hold the store, enter a node, and decide the runs that dead ones left behind.
+        """Acquire the store, register a node, and decide the runs of dead nodes.
 
         A claimed run is free again; an announced one is lost.
         """
 
     async def heartbeat(self, node: Node) -> HeartbeatResult:
-        """Say that a node is alive: it keeps its runs for as long as its lease is."""
+        """Renew the lease of a node, which keeps its runs until the lease expires."""
 
     async def rescue(self, node: Node) -> RescueResult | None:
-        """Decide runs of one node that has fallen silent, or return None if there is none.
+        """Decide runs of one silent node, or return None if no node is silent.
 
-        That node then is off the list, unless it had more runs than are decided at once.
+        The silent node is removed, unless it has more runs than one transaction decides.
         """
 
     async def release_unknown(
         self, node: Node, known: Collection[tuple[int, int]], *, before: int
     ) -> int:
-        """Free what a node holds, by the books, and does not know of; return how many runs.
+        """Free runs that a node holds in the store but does not know; return how many.
 
-        That can be after a call whose answer did not come. `known` has the ids and fences of the
-        runs that it does know of; what was claimed later than `before` may still be launched, or
-        has been since that was asked, and stays.
+        That happens when the answer of a call was lost. `known` has the ids and fences of the runs
+        that the node knows. Runs claimed after `before` stay: they may still be launched, or have
+        been since `known` was collected.
         """
 
     async def unregister(self, node: Node) -> None:
-        """Take a node off the list; what it had claimed is free again, what it announced is not."""
+        """Remove a node. Runs that it has claimed are free again, announced ones are not."""
 
     async def ask_to_stop(self, node_ids: Collection[str]) -> int:
-        """Have nodes stop in good order: each hears of it with its next heartbeat."""
+        """Ask nodes to stop in order; each is notified by its next heartbeat. Return how many."""
 
     async def plan_due(
         self, plan: PlanFunction, *, limit: int, node: Node | None = None, slots: int = 0
     ) -> PlanResult:
         """Decide up to `limit` due ticks in time order.
 
-        1. Each tick gets its run row and each schedule its next due row, or nothing changed.
+        1. Each tick gets its run row and each schedule its next due row, or nothing changes.
         2. A tick decided before is left as it is, and the due row moves on.
-        3. A definition that cannot be planned is parked and hurts no other.
-        4. Up to `slots` runs that `node` offers are announced for it at once.
-        5. Nothing is decided where another node has computed due rows with newer zone data; and by
-           no due row that older data has computed: it is computed anew first.
+        3. A definition that cannot be planned is parked, and affects no other schedule.
+        4. Up to `slots` runs that `node` offers are announced for it in the same transaction.
+        5. Nothing is decided if another node has computed due rows with newer zone data. A due row
+           that older zone data has computed is recomputed before it is decided.
         """
 
     async def follow_zones(self, *, limit: int = 1000) -> ZoneDataProgress | None:
-        """Compute the due rows of up to `limit` schedules anew, after newer zone data began.
+        """Recompute the due rows of up to `limit` schedules with newer zone data.
 
-        Returns how far that is by now, or None: nothing is left to do. Until it is done, whoever
-        decides about a schedule first computes its due row anew. What is followed stays so, through
-        crashes; no due row becomes earlier than the last tick that was decided.
+        Returns the progress, or None: nothing is left to do. Until then, every call that decides
+        about a schedule first recomputes its due row. Progress survives crashes. No due row becomes
+        earlier than the last decided tick.
         """
 
     async def claim(self, node: Node, *, limit: int) -> list[Attempt]:
-        """Take up to `limit` runs that are due and that the node offers, each under a new fence.
+        """Claim up to `limit` due runs that the node offers, each under a new fence.
 
-        Fewer mean that there are no more. A node that is not registered, because another has taken
-        its place, gets none.
+        Fewer than `limit` mean that no more are due. A node that is no longer registered gets none.
         """
 
     async def announce(self, node: Node, attempts: Sequence[Attempt]) -> list[Attempt]:
-        """Mark claimed runs as started; return those that still are the node's to launch."""
+        """Mark claimed runs as started; return those that the node still holds and may launch."""
 
     async def skip_condition(self, attempts: Sequence[Attempt]) -> None:
-        """Skip runs that were claimed and not announced: their condition does not hold."""
+        """Skip claimed runs that were not announced because their condition does not hold."""
 
     async def to_end(self, node: Node) -> list[tuple[int, int]]:
-        """Return the ids and fences of the runs that this node was asked to end."""
+        """Return the ids and fences of this node's runs whose cancellation was requested."""
 
     async def expire(self, *, limit: int) -> int:
-        """End what has waited beyond its deadline: to start, or to be heard of; return how many.
+        """End runs whose deadline to start or to be reported has passed; return how many.
 
-        Of those whose deadline is the oldest, and of whatever else of their schedules is over.
+        Takes up to `limit` runs with the oldest deadlines, and all expired runs of their schedules.
         """
 
     async def hand_back(self, attempts: Sequence[Attempt]) -> None:
-        """Free runs that were claimed, or announced, and surely not launched.
+        """Free runs that were claimed or announced, and certainly not launched.
 
-        An attempt that was announced keeps its number and costs no retry.
+        An announced attempt keeps its number and costs no retry.
         """
 
     async def finish(self, finished: Sequence[Finished]) -> list[int]:
         """Record outcomes and what follows from them; return the runs whose fence still held.
 
-        Those of one schedule count in the order given.
+        Outcomes of one schedule are recorded in the order given.
         """
 
     async def next_due(self, *, after: int) -> int | None:
-        """Return when a tick is next due, or a waiting run is that is due later than `after`."""
+        """Return when the next tick is due, or the next waiting run that is due after `after`."""
 
     async def changed_elsewhere(self) -> bool:
-        """Return whether another process is known to have written since this was last asked.
+        """Return whether another process is known to have written since the last call.
 
-        A store that is shared may miss some: whoever has to know looks for itself now and then.
+        A shared store may miss changes: the engine also polls.
         """
 
-    # -- reading: changes nothing
+    # -- queries
 
     async def schedules(
         self, which: ScheduleFilter = ALL, *, after: str = "", limit: int | None = None
@@ -441,22 +446,23 @@ class Store(Protocol):
         """Return one run."""
 
     async def facts(self, schedule_id: str, at: int | None) -> Facts:
-        """Return what is known of a schedule and an instant: by default of its latest tick."""
+        """Return the facts about a schedule and an instant, by default its latest tick."""
 
     async def events(
         self, *, after: int = 0, but: Collection[int] = (), limit: int = 1000
     ) -> list[EventRow]:
-        """Return what happened since event row `after`, of up to `limit` transactions.
+        """Return the events of up to `limit` event rows with an id greater than `after`.
 
-        Numbers are given before transactions are committed: on a store that is shared, a smaller
-        one may appear later. Whoever follows it looks back, `but` for the rows that they know.
+        Ids are given before transactions commit: on a shared store a smaller id may appear later.
+        A reader that follows events therefore reads back, and excludes with `but` the rows that it
+        has already read.
         """
 
     async def newest_event(self, *, before: int | None = None) -> int:
-        """Return the number of the newest event row, or the newest that was written before then.
+        """Return the id of the newest event row, or of the newest one written before `before`.
 
-        With `before`, that is also before any transaction began that is still open and may have
-        written events: up to this number no row appears any more.
+        The latter is also older than every open transaction that may have written events: no row
+        with a smaller id appears any more.
         """
 
     async def audit(
@@ -466,43 +472,43 @@ class Store(Protocol):
         before: tuple[int, int] | None = None,
         limit: int = 50,
     ) -> list[EventRow]:
-        """Return what somebody had done, the latest first: what was told before a row's `n`th."""
+        """Return events that callers caused, latest first: those before `(event_id, n)`."""
 
     async def overview(self) -> Overview:
-        """Return what `status` tells."""
+        """Return the overview that `onbeat status` shows."""
 
     async def figures(self) -> StoreFigures:
-        """Return what metrics tell besides."""
+        """Return further figures for metrics."""
 
     async def nodes(self) -> list[NodeRow]:
-        """Return the nodes there are, the oldest first."""
+        """Return all nodes, the oldest first."""
 
     async def groups(self) -> list[GroupRow]:
-        """Return the groups there are, by name."""
+        """Return all groups, by name."""
 
     async def standings(self) -> Snapshot:
-        """Return how things stand: all that a forecast begins with, of one moment."""
+        """Return a consistent snapshot of all schedules, from which a simulation starts."""
 
     async def mark_stuck(self, *, after: int = 0, limit: int = 500) -> int | None:
         """Mark runs in flight that take too long, each once, with the event that reports it.
 
-        Of the runs later than `after`, up to `limit` are looked at. Returns from where to go on,
-        or None: that was all. However many nodes look, one of them marks a run.
+        Looks at up to `limit` runs with an id greater than `after`. Returns the `after` of the next
+        call, or None when all were looked at. If several nodes look, only one marks a run.
         """
 
     async def prune(self, *, before: int, limit: int = 10_000) -> int:
-        """Remove finished runs and events older than `before`; return how many runs went."""
+        """Delete finished runs and events older than `before`; return how many runs."""
 
-    # -- what systems keep
+    # -- documents of systems
 
     async def keep(self, kind: str, name: str, body: object, *, user_id: str = "") -> None:
-        """Keep what JSON can say, up to 1 MiB of it, in place of what has this name by now.
+        """Store a JSON document of up to 1 MiB, which replaces one of the same kind and name.
 
-        What is new is of owner `user_id`; what another than `only_of` owns is refused.
+        A new one belongs to `user_id`. Raises NotAllowed for one of another owner than `only_of`.
         """
 
     async def kept(self, kind: str, name: str) -> DocumentRow | None:
-        """Return what is kept under a name."""
+        """Return a document."""
 
     async def kept_all(
         self,
@@ -513,62 +519,62 @@ class Store(Protocol):
         since: int | None = None,
         but: Collection[str] = (),
     ) -> list[DocumentRow]:
-        """Return what is kept of a kind by name: those later than `after`, up to `limit`.
+        """Return documents of a kind by name: those with a name later than `after`, up to `limit`.
 
-        With `since`, only what was kept then or later: what is the same again was kept before. What
-        has a name of `but` is left out.
+        With `since`, only those changed then or later; storing the same body is not a change. Names
+        of `but` are left out.
         """
 
     async def forget(self, kind: str, name: str) -> bool:
-        """Keep it no longer; return whether it was there."""
+        """Delete a document; return whether it existed."""
 
-    # -- who is told
+    # -- notifications
 
     async def to_send(self, channels: Collection[str]) -> OutboxWork:
-        """Return what there is to be done for these channels: it changes nothing."""
+        """Return the pending work of the outbox for these channels. It changes nothing."""
 
     async def collect_notices(self, compose: Compose, *, limit: int) -> OutboxStep:
-        """Look at up to `limit` marked event rows, the oldest first, and write messages of them.
+        """Write messages for up to `limit` marked event rows, the oldest first.
 
-        Each is looked at once, among all nodes. What is older than an hour is not told.
+        Each row is processed once, by any node. Events older than an hour are dropped.
         """
 
-    async def take_letter(self, channel: str) -> OutgoingMessage | None:
-        """Take a message that is due for a channel, to be sent at once by the caller alone."""
+    async def take_message(self, channel: str) -> OutgoingMessage | None:
+        """Take a due message of a channel, which only the caller may send, immediately."""
 
-    async def settle_letter(self, letter: OutgoingMessage, settled: DeliveryResult) -> bool:
-        """Keep what came of sending it; return False if others have decided about it since."""
+    async def record_delivery(self, letter: OutgoingMessage, settled: DeliveryResult) -> bool:
+        """Record the result of sending a message; return False if it was decided meanwhile."""
 
-    async def doubt_letters(self) -> int:
-        """Give up messages whose sender fell silent: they may have arrived; return how many."""
+    async def mark_in_doubt(self) -> int:
+        """Mark messages whose sender fell silent as in doubt; return how many."""
 
     async def channels(self) -> list[ChannelRow]:
-        """Return what became of the messages of each channel, by name."""
+        """Return the channels and the states of their messages, by name."""
 
-    # -- who may come in
+    # -- API tokens
 
     async def add_token(self, token: TokenRow, digest: str) -> bool:
-        """Keep something that lets its bearer in; return False if its id is taken."""
+        """Add a token, link or session; return False if its id is taken."""
 
     async def tokens(self) -> list[TokenRow]:
-        """Return tokens and open sessions, by id. Links are not told of."""
+        """Return tokens and open sessions by id, without links."""
 
     async def token_of(self, digest: str) -> TokenRow | None:
-        """Return what the secret with this digest is: neither expired nor used up."""
+        """Return what the secret with this digest opens, if it has not expired or been used up."""
 
     async def open_session(
         self, link: str, session: str, session_id: str, *, expires_in: int
     ) -> TokenRow | None:
-        """Use a link up and open a session with its rights; the texts are the secrets' digests.
+        """Use a link up and open a session with its rights; `link` and `session` are digests.
 
-        Of several who come with one link, one gets a session and the others None.
+        Of several callers with one link, one gets a session and the others None.
         """
 
     async def revoke_token(self, token_id: str) -> TokenRow | None:
-        """Let nobody in by it any more, nor by links and sessions made with it; return it."""
+        """Revoke a token or session, and the links and sessions made with it; return it."""
 
     async def signing_key(self, fresh: str) -> str:
-        """Return the key that everybody who has this database signs with: `fresh` if none is."""
+        """Return the signing key of this store, which is `fresh` if it had none."""
 
     async def close(self) -> None:
-        """Let go of the store."""
+        """Close the store, after all pending calls."""

@@ -1,1 +1,1 @@
-"""The use cases: what every surface can request."""
+"""The use cases behind the command line, the HTTP API and the Python API."""

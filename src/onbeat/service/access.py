@@ -1,4 +1,4 @@
-"""Who asks, and what they may: every surface says who, the service says whether."""
+"""Access control: callers, scopes, and which definitions a caller may create or change."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,98 +11,97 @@ from onbeat.core.schedule import Schedule, Target
 from onbeat.errors import NotAllowed
 
 Scope = Literal["read", "operate", "define", "admin"]
-SCOPES: tuple[Scope, ...] = get_args(Scope)  # each may what those before it may
+SCOPES: tuple[Scope, ...] = get_args(Scope)  # each includes those before it
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whoever asks for something.
+    """The user or program that makes a request.
 
-    One with an `owner` sees and touches nothing but the schedules of that owner, and what they
-    define is that owner's; an admin's `owner` is only whose the things are that they define.
+    A caller with an `owner` sees and changes only the schedules of that owner, and what it defines
+    belongs to that owner. An admin with an `owner` sees all; only what it defines has that owner.
     """
 
-    name: str  # as events tell of it
+    name: str  # as recorded in events
     scope: Scope = "read"
-    owner: str = ""  # empty: everybody's
-    is_local: bool = False  # they have the database itself: nothing could be kept from them
+    owner: str = ""  # empty: of all owners
+    is_local: bool = False  # it has direct access to the database, so limits would be pointless
 
     def may(self, scope: Scope) -> bool:
-        """Return whether they may do what needs this scope."""
+        """Return whether the caller has this scope."""
         return SCOPES.index(scope) <= SCOPES.index(self.scope)
 
     @property
     def only_of(self) -> str | None:
-        """Whose schedules they are shown, or None for all."""
+        """The owner whose schedules the caller sees, or None for all."""
         return self.owner if self.owner and self.scope != "admin" else None
 
 
-LOCAL = Caller("program", "admin", is_local=True)  # one that has the database
+LOCAL = Caller("program", "admin", is_local=True)
 
 
 def as_allowed(caller: Caller, schedule: Schedule) -> Schedule:
     """Return a schedule as this caller may define it, or refuse it with NotAllowed.
 
-    What comes from outside names no code to import here. Without the scope admin it starts
-    requests, sessions, agents of Flock, workflows and flows only, at public addresses or an
-    operator's own, and without secrets. What is written is all that is looked at: no template
-    makes a name.
+    A remote caller may not name code to import. Without the scope admin, only requests, sessions,
+    agents of Flock, workflows and flows are allowed, at public addresses or those the operator
+    configured, and without secrets. Checking the written text is sufficient: a template never
+    produces the name of a secret.
     """
     if caller.is_local:
         return schedule
-    target = _as_allowed(caller, schedule.target)
-    when = None if schedule.when is None else _as_allowed(caller, schedule.when)
+    target = _allowed_target(caller, schedule.target)
+    when = None if schedule.when is None else _allowed_target(caller, schedule.when)
     return replace(schedule, target=target, when=when)
 
 
-def check_change(caller: Caller, schedule_id: str, there: Schedule | None) -> None:
-    """Refuse a caller that may not define what is there with NotAllowed.
+def check_change(caller: Caller, schedule_id: str, current: Schedule | None) -> None:
+    """Refuse a caller that may not change a schedule with NotAllowed.
 
-    A caller without the scope admin that may not define a schedule may not change, replace, delete
-    or take it over either. `there` is None if the kept definition cannot be read: what it starts
-    is then unknown.
+    A caller that may not define a schedule may not change, replace, delete or take it over either.
+    `current` is None if the stored definition cannot be read: its target is then unknown.
     """
     if caller.is_local or caller.may("admin"):
         return
-    if there is None:
+    if current is None:
         problem = f"{schedule_id} cannot be read, so only an admin may change or delete it"
-        raise NotAllowed(problem, hint=OF_AN_ADMIN)
-    for target in (there.target, *((there.when,) if there.when is not None else ())):
+        raise NotAllowed(problem, hint=ADMIN_TOKEN)
+    for target in (current.target, *((current.when,) if current.when is not None else ())):
         try:
-            allowed = _as_allowed(caller, target)
+            allowed = _allowed_target(caller, target)
         except NotAllowed as refused:
             problem = f"{schedule_id} may not be changed or deleted by {caller.name}"
-            raise NotAllowed(f"{problem}: {refused.problem}", hint=OF_AN_ADMIN) from None
-        if allowed.fields != target.fields and _has_own_address(target):
+            raise NotAllowed(f"{problem}: {refused.problem}", hint=ADMIN_TOKEN) from None
+        if allowed.fields != target.fields and _has_url(target):
             problem = f"{schedule_id} may send to private addresses, so only an admin may change it"
-            raise NotAllowed(problem, hint=OF_AN_ADMIN)
+            raise NotAllowed(problem, hint=ADMIN_TOKEN)
 
 
-def _has_own_address(target: Target) -> bool:
-    """Return whether a target says where its requests go: a session has the operator's address."""
+def _has_url(target: Target) -> bool:
+    """Return whether a target has a URL of its own; a session may use that of the operator."""
     session = target.fields.get("session")
     return target.kind != "session" or (isinstance(session, Mapping) and "url" in session)
 
 
-def _as_allowed(caller: Caller, target: Target) -> Target:
+def _allowed_target(caller: Caller, target: Target) -> Target:
     if target.kind == "python" and target.needs == target.kind:
-        problem = "what comes from outside names no code to import"
-        raise NotAllowed(problem, hint="a registered name, or a file on the machine")
+        problem = "a definition sent over the API may not name code to import"
+        raise NotAllowed(problem, hint="a registered name, or a definition in a local file")
     if caller.may("admin"):
         return target
     if target.kind not in FOR_DEFINERS:
-        problem = f"a {target.kind} target can be defined by admins only"
+        problem = f"only an admin may define a {target.kind} target"
         raise NotAllowed(
-            problem, hint="http, session, flock, workflow or flow, or a token of an admin"
+            problem, hint="http, session, flock, workflow or flow; or a token with scope admin"
         )
     if any(map(BEGINNING.search, _texts(target.fields))):
-        problem = "a reference to a secret can be defined by admins only"
+        problem = "only an admin may define a reference to a secret"
         raise NotAllowed(problem, hint="leave it out, or a token with scope admin")
-    if target.kind == "flow":  # where it goes is nobody's to say but the operator's
+    if target.kind == "flow":  # the operator configures its address
         return target
-    if target.kind == "workflow":  # and here, too
+    if target.kind == "workflow":  # likewise
         if caller.only_of not in (None, target.fields.get("user_id")):
-            problem = f"a workflow of another user is not {caller.only_of}'s to define"
+            problem = f"{caller.only_of} may not define a workflow of another user"
             raise NotAllowed(problem, hint=f"user_id: {caller.only_of}")
         return target
     return Target(target.kind, {**target.fields, "public_only": True}, target.is_enabled)
@@ -122,6 +121,6 @@ def _texts(value: object) -> Iterator[str]:
             return
 
 
-OF_AN_ADMIN = "a token with scope admin"
-# The kinds of target that need no admin.
+ADMIN_TOKEN = "a token with scope admin"  # noqa: S105 - a hint
+# The kinds of target that callers without the scope admin may define.
 FOR_DEFINERS = frozenset({"http", "session", "flock", "workflow", "flow"})

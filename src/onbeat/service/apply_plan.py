@@ -1,8 +1,8 @@
-"""What applying the definitions of a source would do, found before anything is touched.
+"""The plan of applying the definitions of a source, computed before anything is changed.
 
-The source owns definitions, the runtime owns pause and position. Three are compared: what the
-source said when it was last applied, what is there now, and what it says today. So an edit that
-somebody made elsewhere in between is seen before it is overwritten.
+The source owns definitions, the runtime owns pauses and positions. Three versions are compared:
+the definition last applied from the source, the current one, and the new one of the source. So an
+edit made elsewhere in between is reported before it is overwritten.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,36 +33,36 @@ Kind = Literal["create", "change", "unchanged", "remove", "keep", "taken"]
 
 MOST_NAMED = 5  # schedules in one refusal
 PAUSED = "paused, and stays so"
-NOT_COUNTED = "its ticks were not counted: too much changes at once"
+NOT_COUNTED = "its ticks were not counted: there are too many changes"
 NOTHING_OWED: Mapping[str, EditContext] = {}
 NO_EFFECT, UNCOUNTED = Effect(), Effect(is_known=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleChange:
-    """What would become of one schedule."""
+    """The planned change to one schedule."""
 
     schedule_id: str
     kind: Kind
-    revision: int | None = None  # the one that is there, by which it is known again
-    source: str = ""  # where the one that is there comes from
-    words: str = ""  # when it runs, afterwards
-    fields: Sequence[Difference] = ()  # that differ from what is there
-    overwritten: frozenset[str] = frozenset()  # those of them that were edited since
+    revision: int | None = None  # the current one, which the change expects
+    source: str = ""  # the current one
+    words: str = ""  # the new trigger in words
+    fields: Sequence[Difference] = ()  # that differ from the current definition
+    overwritten: frozenset[str] = frozenset()  # those of them that were edited elsewhere
     edited_by: str = ""
     effect: Effect = NO_EFFECT
     notes: Sequence[str] = ()
-    foreseen: EditForecast = NOTHING_FORESEEN  # of the past, and of runs that wait
+    foreseen: EditForecast = NOTHING_FORESEEN  # effect on past ticks and on waiting runs
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyPlan:
-    """What would become of the schedules of a source, and of those that are in their way."""
+    """The planned changes to the schedules of a source, and conflicts with other sources."""
 
     source: str
     changes: Sequence[ScheduleChange]
     schedules: Sequence[Schedule]  # all that the source defines
-    update_waiting: bool = False  # runs that wait are moved to the new definitions
+    update_waiting: bool = False  # waiting runs are moved to the new definitions
 
     def of(self, *kinds: Kind) -> list[ScheduleChange]:
         """Return the changes of these kinds."""
@@ -76,17 +76,17 @@ class ApplyPlan:
 
     @property
     def removed(self) -> list[str]:
-        """What goes, as it is not in the source any more."""
+        """The schedules to delete, as the source no longer has them."""
         return [each.schedule_id for each in self.of("remove")]
 
     @property
     def expected(self) -> dict[str, int | None]:
-        """The revisions that this was found for: with others it may be something else."""
+        """The revisions that this plan was computed for; it is not valid for others."""
         seen = self.of("create", "change", "unchanged", "remove")
         return {each.schedule_id: each.revision for each in seen}
 
-    def refuse_taken(self) -> None:
-        """Refuse what would take schedules away from another source."""
+    def refuse_conflicts(self) -> None:
+        """Refuse a plan that conflicts with schedules of another source."""
         taken = self.of("taken")
         if taken:
             named = [f"{each.schedule_id} is {_of(each.source)}" for each in taken[:MOST_NAMED]]
@@ -94,8 +94,8 @@ class ApplyPlan:
             raise OfAnotherSource(f"{', '.join(named + more)}: nothing was changed")
 
 
-class _Counting:
-    """Counts ticks gained and lost, as long as that is not too much work."""
+class _TickCounter:
+    """Counts ticks gained and lost, up to a limit of work."""
 
     def __init__(self, now: int, horizon: int, work: int | None) -> None:
         self._now, self._horizon, self._left = now, horizon, work
@@ -104,7 +104,7 @@ class _Counting:
     def effect_of(
         self, old: Schedule | None, new: Schedule | None, past: Past | None = None
     ) -> tuple[Effect, list[str]]:
-        """Return what becomes of the ticks, and what is to be noted of that."""
+        """Return the effect on the ticks, and notes about it."""
         if self._left is not None:
             parts = sum(each.trigger.cost for each in (old, new) if each is not None)
             self._left -= parts * -(-self._horizon // DAY)
@@ -122,33 +122,33 @@ def compare(
     now: int,
     prune: bool = False,
     take_over: bool = False,
-    told: Iterable[EventRow] = (),
+    audit: Iterable[EventRow] = (),
     horizon: int = WEEK,
     work: int | None = None,
     owed: Mapping[str, EditContext] = NOTHING_OWED,
     update_waiting: bool = False,
 ) -> ApplyPlan:
-    """Return what defining these schedules as those of a source would do at `now`.
+    """Return the plan to define these schedules as those of a source at `now`.
 
-    `rows` has what is there of these ids and of the source, `told` what somebody had done, the
-    latest first. What is there of the source and not among the schedules is kept, unless `prune`
-    removes it. Ticks gained and lost are counted up to the `horizon` of seconds, and only until so
-    much `work` was done for it: a day of a plain trigger is 1. `owed` has what edits find of the
-    past and of waiting runs: of schedules that are not in it, nothing is foreseen.
+    `rows` are the current schedules with these ids and those of the source, `audit` is the audit
+    log, latest first. Schedules of the source that are not in `schedules` are kept, unless `prune`
+    deletes them. Ticks gained and lost are counted up to a `horizon` in seconds, and up to a limit
+    of `work`: one day of a plain trigger is 1. `owed` has the past ticks and waiting runs of
+    schedules; for others their effect is not forecast.
     """
-    edits = [row.event for row in told if isinstance(row.event, ScheduleChanged)]
+    edits = [row.event for row in audit if isinstance(row.event, ScheduleChanged)]
     editors = {(edit.schedule_id, edit.revision): edit.by for edit in edits}
-    there = {row.schedule_id: row for row in rows}
-    counting = _Counting(now, horizon, work)
-    found = []
+    current = {row.schedule_id: row for row in rows}
+    counter = _TickCounter(now, horizon, work)
+    changes = []
     for schedule in schedules:
-        row = there.pop(schedule.schedule_id, None)
+        row = current.pop(schedule.schedule_id, None)
         by = "" if row is None else editors.get((row.schedule_id, row.revision), "")
-        found.append(_change(schedule, row, source, by, counting, take_over=take_over))
-    gone = [row for row in there.values() if row.source == source]
-    found += [_gone(row, counting, prune=prune) for row in gone]
+        changes.append(_change(schedule, row, source, by, counter, take_over=take_over))
+    absent = [row for row in current.values() if row.source == source]
+    changes += [_absence(row, counter, prune=prune) for row in absent]
     by_id = {schedule.schedule_id: schedule for schedule in schedules}
-    found = [
+    changes = [
         replace(
             each,
             foreseen=_foreseen(
@@ -159,15 +159,15 @@ def compare(
                 update_waiting=update_waiting,
             ),
         )
-        for each in found
+        for each in changes
     ]
-    return ApplyPlan(source, found, schedules, update_waiting)
+    return ApplyPlan(source, changes, schedules, update_waiting)
 
 
 def touched(
     schedules: Sequence[Schedule], rows: Iterable[ScheduleRow], *, moves: bool = False
 ) -> list[str]:
-    """Return what is there and would be changed or removed; all of it, if waiting runs move."""
+    """Return the ids of `rows` to be changed or deleted; all of them if waiting runs move."""
     texts = {schedule.schedule_id: definition(schedule) for schedule in schedules}
     return [
         row.schedule_id for row in rows if moves or texts.get(row.schedule_id) != row.definition
@@ -177,23 +177,23 @@ def touched(
 def _foreseen(
     change: ScheduleChange,
     new: Schedule | None,
-    found: EditContext | None,
+    context: EditContext | None,
     *,
     now: int,
     update_waiting: bool,
 ) -> EditForecast:
-    """Return what a change would do with the past of a schedule and with its waiting runs."""
+    """Return the effect of a change on the past ticks and the waiting runs of a schedule."""
     if change.kind == "create" and new is not None:
         return foresee(None, new, now=now)
-    if found is None:
+    if context is None:
         return NOTHING_FORESEEN
     if change.kind == "remove":
-        return foresee(found, None, now=now)
+        return foresee(context, None, now=now)
     is_same = change.kind == "unchanged" or not change.fields
     if change.kind in ("change", "unchanged") and is_same:
-        return foresee_move(found) if update_waiting else NOTHING_FORESEEN
+        return foresee_move(context) if update_waiting else NOTHING_FORESEEN
     if change.kind == "change" and new is not None:
-        return foresee(found, new, now=now, update_waiting=update_waiting)
+        return foresee(context, new, now=now, update_waiting=update_waiting)
     return NOTHING_FORESEEN
 
 
@@ -202,47 +202,48 @@ def _change(
     row: ScheduleRow | None,
     source: str,
     by: str,
-    counting: _Counting,
+    counter: _TickCounter,
     *,
     take_over: bool,
 ) -> ScheduleChange:
-    told = describe(schedule.trigger)
+    words = describe(schedule.trigger)
     if row is None:
-        effect, notes = counting.effect_of(None, schedule)
+        effect, notes = counter.effect_of(None, schedule)
         return ScheduleChange(
-            schedule.schedule_id, "create", None, "", told, effect=effect, notes=notes
+            schedule.schedule_id, "create", None, "", words, effect=effect, notes=notes
         )
     notes = [PAUSED] if row.paused else []
     is_other = row.source != source
     if is_other and not take_over:
-        return ScheduleChange(schedule.schedule_id, "taken", row.revision, row.source, told)
+        return ScheduleChange(schedule.schedule_id, "taken", row.revision, row.source, words)
     if is_other:
         notes.append(f"taken over, it was {_of(row.source)}")
     text = definition(schedule)
     if row.definition == text and not is_other:
         return ScheduleChange(
-            schedule.schedule_id, "unchanged", row.revision, source, told, notes=notes
+            schedule.schedule_id, "unchanged", row.revision, source, words, notes=notes
         )
     current, new = _decoded(row.definition), msgspec.json.decode(text)
     fields = differing(current, new)
     edits = differing(_decoded(row.base), current) if row.is_edited and row.base else []
-    touched = {each.field for each in fields if any(_meet(each.field, e.field) for e in edits)}
-    effect, cut = counting.effect_of(_read(row), schedule, _past(row))
+    edited = {each.field for each in fields if any(_overlap(each.field, e.field) for e in edits)}
+    effect, limits = counter.effect_of(_read(row), schedule, _past(row))
     return ScheduleChange(
-        schedule.schedule_id, "change", row.revision, row.source, told, fields,
-        frozenset(touched), by if touched else "", effect, notes + cut,
+        schedule.schedule_id, "change", row.revision, row.source, words, fields,
+        frozenset(edited), by if edited else "", effect, notes + limits,
     )  # fmt: skip
 
 
-def _gone(row: ScheduleRow, counting: _Counting, *, prune: bool) -> ScheduleChange:
+def _absence(row: ScheduleRow, counter: _TickCounter, *, prune: bool) -> ScheduleChange:
+    """Return the change to a schedule that the source no longer has."""
     old = _read(row)
-    told = describe(old.trigger) if old is not None else ""
+    words = describe(old.trigger) if old is not None else ""
     if not prune:
-        return ScheduleChange(row.schedule_id, "keep", row.revision, row.source, told)
-    effect, cut = counting.effect_of(old, None, _past(row))
-    notes = ["it is paused", *cut] if row.paused else cut
+        return ScheduleChange(row.schedule_id, "keep", row.revision, row.source, words)
+    effect, limits = counter.effect_of(old, None, _past(row))
+    notes = ["it is paused", *limits] if row.paused else limits
     return ScheduleChange(
-        row.schedule_id, "remove", row.revision, row.source, told, effect=effect, notes=notes
+        row.schedule_id, "remove", row.revision, row.source, words, effect=effect, notes=notes
     )
 
 
@@ -253,7 +254,7 @@ def _past(row: ScheduleRow) -> Past:
 def _read(row: ScheduleRow) -> Schedule | None:
     try:
         return from_definition(row.schedule_id, row.definition)
-    except InvalidSchedule:  # of another version: it has no ticks that could be lost
+    except InvalidSchedule:  # written by another version: no ticks are counted as lost
         return None
 
 
@@ -264,8 +265,8 @@ def _decoded(text: str | None) -> object:
         return text
 
 
-def _meet(one: str, other: str) -> bool:
-    """Return whether one field is the other, or a part of it."""
+def _overlap(one: str, other: str) -> bool:
+    """Return whether one field equals the other or contains it."""
     short, long = sorted((one, other), key=len)
     return long == short or long.startswith((f"{short}.", f"{short}["))
 
@@ -277,7 +278,7 @@ def _of(source: str) -> str:
 class EffectFields(msgspec.Struct, frozen=True):
     """Ticks gained and lost in the coming week.
 
-    If it is not known, those that follow runs are left out, or all, as a note then says.
+    Without `is_known`, ticks that follow runs are not counted, or none are, as a note states.
     """
 
     gained: int
@@ -288,16 +289,16 @@ class EffectFields(msgspec.Struct, frozen=True):
 
 
 class DifferenceFields(msgspec.Struct, frozen=True):
-    """A field that differs; `old` or `new` is not there where the field is at its default."""
+    """A field that differs; `old` or `new` is absent where the field has its default."""
 
     field: str
-    overwritten: bool  # it was edited since the source was last applied
+    overwritten: bool  # whether it was edited since the source was last applied
     old: object = msgspec.UNSET
     new: object = msgspec.UNSET
 
 
 class TicksFields(msgspec.Struct, frozen=True):
-    """Ticks: how many, the first and the last of them."""
+    """The number of ticks, the first and the last of them."""
 
     count: int
     first: str
@@ -305,26 +306,26 @@ class TicksFields(msgspec.Struct, frozen=True):
 
 
 class RecordFields(TicksFields, frozen=True):
-    """Ticks that get one row, which starts nothing, and why."""
+    """Ticks that are recorded in one row without a run, and the reason."""
 
     reason: str
 
 
 class WaitingFields(msgspec.Struct, frozen=True):
-    """Waiting runs, and the revision of the schedule that they start by."""
+    """The number of waiting runs with a revision of the schedule."""
 
     revision: int
     runs: int
 
 
 class PastFields(msgspec.Struct, frozen=True):
-    """What becomes of ticks that are owed and of runs that wait.
+    """The effect of a change on overdue ticks and on waiting runs.
 
-    `starts` begin, or wait for their turn, as `revision` says; if `by_planner`, right after the
-    definition was applied and not by that. If no node is up, `start_by` says by when one has to be
-    for the last of them to start. `records` start nothing. `keeps` are waiting runs that
-    keep their revision, `moves` those that are given the new one, `cancels` those of what is
-    removed, and `ends` those whose place a tick takes. `words` says the same.
+    `starts` are ticks that start a run, or queue one, with `revision`; with `by_planner` the
+    planner starts them right after the definition is applied. If no node is up, one has to be up
+    by `start_by` for the last of them to start. `records` are ticks without a run. `keeps` are
+    waiting runs that keep their revision, `moves` those moved to the new one, `cancels` those of a
+    deleted schedule, and `ends` those that a tick supersedes. `words` describes the same in text.
     """
 
     starts: TicksFields | None
@@ -340,7 +341,7 @@ class PastFields(msgspec.Struct, frozen=True):
 
 
 class ChangeFields(msgspec.Struct, frozen=True):
-    """What would become of one schedule, as JSON tells it."""
+    """The planned change to one schedule, as JSON."""
 
     schedule_id: str
     change: Kind
@@ -355,7 +356,7 @@ class ChangeFields(msgspec.Struct, frozen=True):
 
 
 def change_fields(change: ScheduleChange) -> ChangeFields:
-    """Return a change as JSON tells it."""
+    """Return the JSON fields of a change."""
     effect, edited = change.effect, change.overwritten
     return ChangeFields(
         change.schedule_id,

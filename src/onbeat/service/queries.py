@@ -1,4 +1,4 @@
-"""The use cases that only read: schedules, runs, events, and `why`. Each is for who may read it."""
+"""The use cases that only read: schedules, runs, events, and `why`, with the caller's rights."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -13,6 +13,7 @@ from onbeat.core.snapshot import Snapshot
 from onbeat.core.time.instants import read_typed
 from onbeat.core.time.zones import Zone, zone
 from onbeat.errors import InvalidSchedule, NoSuchRun, NoSuchSchedule, NotAllowed
+from onbeat.ports.clock import Clock
 from onbeat.ports.rows import (
     BROKEN,
     ChannelRow,
@@ -27,16 +28,16 @@ from onbeat.ports.rows import (
     ScheduleRow,
     StoreFigures,
 )
-from onbeat.ports.store import ALL, ALL_RUNS, Clock, Store
+from onbeat.ports.store import ALL, ALL_RUNS, Store
 from onbeat.service.access import Caller, Scope, check_change
 
 FIRST_PAGE, PAGE = 100, 1000  # schedules
 MOST_RUNS = 10_000  # in one answer
-MOST_LIKE_IT = 500  # schedules after the beginning of an id, and as many more, that it may mean
+MOST_SIMILAR = 500  # schedules that are read twice to suggest an id for an unknown one
 
 
 class Queries:
-    """What a caller may read of one store."""
+    """The read-only use cases on one store, with the rights of a caller."""
 
     def __init__(self, store: Store, caller: Caller) -> None:
         self._store = store.as_caller(
@@ -53,11 +54,11 @@ class Queries:
 
     @property
     def clock(self) -> Clock:
-        """By which the store tells the time."""
+        """The clock of the store."""
         return self._store.clock
 
     async def kept(self, kind: str, name: str) -> DocumentRow | None:
-        """Return what is kept under a name."""
+        """Return a stored document of a system."""
         self._needs("read")
         return await self._store.kept(kind, name)
 
@@ -70,30 +71,30 @@ class Queries:
         since: int | None = None,
         but: Collection[str] = (),
     ) -> list[DocumentRow]:
-        """Return what is kept of a kind. The contract is `Store.kept_all`."""
+        """Return the stored documents of a kind. The contract is `Store.kept_all`."""
         self._needs("read")
         return await self._store.kept_all(kind, after=after, limit=limit, since=since, but=but)
 
     async def channels(self) -> list[ChannelRow]:
-        """Return what became of the messages of each channel, by name."""
+        """Return the delivery status of each notification channel, by name."""
         self._needs("operate")
         return await self._store.channels()
 
     async def groups(self) -> list[GroupRow]:
-        """Return the groups there are, by name, and how full they are."""
+        """Return all groups by name, with their limit and usage."""
         self._needs("read")
         self._needs_all()
         return await self._store.groups()
 
     async def standings(self, *, most: int | None = None) -> Snapshot:
-        """Return how things stand: what `onbeat.simulate.simulation` begins with.
+        """Return a snapshot of all schedules, from which a simulation starts.
 
         It is refused if there are more schedules than `most`.
         """
         self._needs("read")
         if most is not None and (await self._store.overview()).schedules > most:
-            hint = f"{most} at most; onbeat simulate has no bound"
-            raise InvalidSchedule("schedules", "there are too many to forecast here", hint=hint)
+            hint = f"{most} at most; onbeat simulate has no limit"
+            raise InvalidSchedule("schedules", "there are too many to forecast", hint=hint)
         return await self._store.standings()
 
     async def schedules(
@@ -104,9 +105,9 @@ class Queries:
         return await self._store.schedules(which, after=after, limit=limit)
 
     async def pages(self, which: ScheduleFilter = ALL) -> AsyncIterator[list[ScheduleRow]]:
-        """Yield all schedules by id, a page at a time: the first is short, and soon there.
+        """Yield all schedules by id, a page at a time; the first page is short, for fast output.
 
-        Each is of its own moment. What is defined or deleted meanwhile may be among them or not.
+        Pages are read one after another: schedules defined or deleted meanwhile may be missing.
         """
         self._needs("read")
         after, limit = "", FIRST_PAGE
@@ -123,25 +124,25 @@ class Queries:
         if found is None:
             await self._refuse_broken(schedule_id)
             begin = schedule_id[: len(schedule_id) // 2]
-            near = await self._store.schedules(after=begin, limit=MOST_LIKE_IT)
-            near += await self._store.schedules(limit=MOST_LIKE_IT)
-            known = {row.schedule_id for row in near}
-            raise await asyncio.to_thread(NoSuchSchedule, schedule_id, known)
+            near = await self._store.schedules(after=begin, limit=MOST_SIMILAR)
+            near += await self._store.schedules(limit=MOST_SIMILAR)
+            similar = {row.schedule_id for row in near}
+            raise await asyncio.to_thread(NoSuchSchedule, schedule_id, similar)
         return found
 
     async def broken(self) -> dict[str, str]:
-        """Return what is wrong with definitions that a system has and cannot use, by id."""
+        """Return why definitions of systems are not usable, by id."""
         self._needs("read")
         return {row.name: _why_broken(row) for row in await self._store.kept_all(BROKEN)}
 
     async def _refuse_broken(self, schedule_id: str) -> None:
-        """Say what is wrong with the definition of a schedule that is not there for it."""
-        kept = await self._store.kept(BROKEN, schedule_id)
-        if kept is not None:
-            raise NoSuchSchedule(schedule_id, why=_why_broken(kept))
+        """Refuse a schedule that does not exist because a system has no valid definition of it."""
+        document = await self._store.kept(BROKEN, schedule_id)
+        if document is not None:
+            raise NoSuchSchedule(schedule_id, why=_why_broken(document))
 
     async def find(self, schedule_id: str) -> ScheduleRow | None:
-        """Return one schedule, if it is there."""
+        """Return one schedule, or None."""
         self._needs("read")
         return await self._store.schedule(schedule_id)
 
@@ -149,7 +150,7 @@ class Queries:
         """Return runs, latest first."""
         self._needs("read")
         found = await self._store.runs(which, limit=min(limit, MOST_RUNS))
-        if which.schedule_id is not None and not found:  # one that was deleted has its history
+        if which.schedule_id is not None and not found:  # a deleted schedule may still have runs
             await self.schedule(which.schedule_id)
         return found
 
@@ -162,10 +163,10 @@ class Queries:
         return found
 
     async def why(self, schedule_id: str, at: int | str | None = None) -> Why:
-        """Say why a schedule ran, or did not, at an instant: by default of its latest tick.
+        """Explain why a schedule ran or did not run at an instant, by default at its latest tick.
 
-        A text is an instant with its offset, or a local time in the zone of the schedule. Of one
-        that the clocks show twice, it is the first that is a tick; `also` has the other.
+        A text is an instant with an offset, or a local time in the zone of the schedule. A local
+        time that occurs twice means the first instant that is a tick; `also` has the other.
         """
         self._needs("read")
         try:
@@ -185,7 +186,7 @@ class Queries:
         return replace(chosen, note=typed.note, also=also)
 
     async def zone_of(self, schedule_id: str) -> Zone:
-        """Return the zone of a schedule; UTC if it is not there, or cannot be read."""
+        """Return the zone of a schedule; UTC if it does not exist or cannot be read."""
         row = await self.find(schedule_id)
         if row is not None:
             with suppress(InvalidSchedule):
@@ -193,18 +194,18 @@ class Queries:
         return zone("UTC")
 
     async def overview(self) -> Overview:
-        """Return how things stand."""
+        """Return the current state of the installation."""
         self._needs("read")
         return await self._store.overview()
 
     async def figures(self) -> StoreFigures:
-        """Return what metrics tell besides how things stand."""
+        """Return figures for metrics, in addition to the overview."""
         self._needs("read")
         self._needs_all()
         return await self._store.figures()
 
     async def nodes(self) -> list[NodeRow]:
-        """Return the nodes there are, the oldest first."""
+        """Return the registered nodes, oldest first."""
         self._needs("read")
         self._needs_all()
         return await self._store.nodes()
@@ -216,7 +217,7 @@ class Queries:
         before: tuple[int, int] | None = None,
         limit: int = 50,
     ) -> list[EventRow]:
-        """Return what somebody had done, the latest first. The contract is `Store.audit`."""
+        """Return the audit log, latest first. The contract is `Store.audit`."""
         self._needs("read")
         return await self._store.audit(
             schedule_id=schedule_id, before=before, limit=min(limit, MOST_RUNS)
@@ -225,12 +226,12 @@ class Queries:
     async def events(
         self, *, after: int, but: Collection[int] = (), limit: int = 1000
     ) -> list[EventRow]:
-        """Return what happened since an event row. The contract is `Store.events`."""
+        """Return the events after an event row. The contract is `Store.events`."""
         self._needs("read")
         return await self._store.events(after=after, but=but, limit=limit)
 
     async def newest_event(self, *, before: int | None = None) -> int:
-        """Return the number of the newest event row, or the newest that was written before then."""
+        """Return the number of the newest event row, or of the newest written before `before`."""
         self._needs("read")
         return await self._store.newest_event(before=before)
 
@@ -241,11 +242,11 @@ class Queries:
 
     def _needs_all(self) -> None:
         if self.caller.only_of is not None:
-            problem = f"this is about everybody's schedules, not only {self.caller.only_of}'s"
+            problem = f"this concerns the schedules of all owners, not only {self.caller.only_of}"
             raise NotAllowed(problem, hint="a token without an owner")
 
 
-def _why_broken(kept: DocumentRow) -> str:
-    body = kept.body if isinstance(kept.body, Mapping) else {}
+def _why_broken(document: DocumentRow) -> str:
+    body = document.body if isinstance(document.body, Mapping) else {}
     kind = "refused" if body.get("is_refused") else "corrupt"
     return f"{body.get('where')} is {kind}: {body.get('why')}"

@@ -1,4 +1,4 @@
-"""What is kept, as JSON tells it: the same fields on the command line and over HTTP.
+"""JSON fields of rows and results: the same on the command line and over HTTP.
 
 Instants are RFC 3339 texts.
 """
@@ -28,7 +28,7 @@ from onbeat.ports.rows import (
 
 
 class ScheduleFields(msgspec.Struct, frozen=True):
-    """A schedule, with its position and what became of its runs."""
+    """A schedule with its position and the outcome of its last runs."""
 
     schedule_id: str
     words: str
@@ -56,7 +56,7 @@ class ScheduleFields(msgspec.Struct, frozen=True):
 
 
 class RunFields(msgspec.Struct, frozen=True):
-    """A run: a tick that was decided, or what somebody started by hand."""
+    """A run: a tick that was decided, or a manual start."""
 
     run_id: int
     schedule_id: str
@@ -94,7 +94,7 @@ class RunFields(msgspec.Struct, frozen=True):
 
 
 class NodeFields(msgspec.Struct, frozen=True):
-    """A node: what it does, what it offers to run, and whether it is alive."""
+    """A node: its roles, the targets that it offers, and whether it is alive."""
 
     node_id: str
     name: str
@@ -111,7 +111,7 @@ class NodeFields(msgspec.Struct, frozen=True):
 
 
 class AwaitedFields(msgspec.Struct, frozen=True):
-    """A run that its target has accepted. It is in flight until it is reported, or its deadline."""
+    """A run accepted by its target, in flight until its outcome is reported or its deadline."""
 
     run_id: int
     schedule_id: str
@@ -121,7 +121,7 @@ class AwaitedFields(msgspec.Struct, frozen=True):
 
 
 class FollowingFields(msgspec.Struct, frozen=True):
-    """How far due ticks are computed anew with newer time zone data."""
+    """Progress of recomputing due ticks after an update of the time zone data."""
 
     tz: str
     done: int
@@ -131,7 +131,7 @@ class FollowingFields(msgspec.Struct, frozen=True):
 
 
 class OverviewFields(msgspec.Struct, frozen=True):
-    """How things stand."""
+    """The current state of the installation."""
 
     now: str
     gate: str
@@ -147,7 +147,7 @@ class OverviewFields(msgspec.Struct, frozen=True):
 
 
 class GroupFields(msgspec.Struct, frozen=True):
-    """A group, and how full it is."""
+    """A group with its limit and usage."""
 
     name: str
     places: int
@@ -169,7 +169,7 @@ class TokenFields(msgspec.Struct, frozen=True):
 
 
 class EventFields(msgspec.Struct, frozen=True):
-    """Something that happened. `fields` are its own: which run, which reason, and so on."""
+    """An event. `fields` depend on its name: the run, the reason, and so on."""
 
     event_id: str
     at: str
@@ -179,7 +179,7 @@ class EventFields(msgspec.Struct, frozen=True):
 
 
 class AttemptFields(msgspec.Struct, frozen=True):
-    """An attempt at a run: when it was announced, and when its outcome was recorded."""
+    """An attempt of a run: when it was announced, and when its outcome was recorded."""
 
     attempt: int
     started_at: str | None
@@ -190,7 +190,7 @@ class AttemptFields(msgspec.Struct, frozen=True):
 
 
 class WhyFields(msgspec.Struct, frozen=True):
-    """Why a schedule ran, or did not, at an instant."""
+    """Why a schedule ran or did not run at an instant."""
 
     schedule_id: str
     at: str
@@ -205,12 +205,12 @@ class WhyFields(msgspec.Struct, frozen=True):
     next: str | None
     triggered_by: str | None = None
     attempts: list[AttemptFields] = []
-    note: str = ""  # what a local time stands for that the clocks jump over, or show twice
-    also: list[str] = []  # the other instant, if they show it twice
+    note: str = ""  # which instant is meant by a local time that is skipped or occurs twice
+    also: list[str] = []  # the other instant of a local time that occurs twice
 
 
 class TickFields(msgspec.Struct, frozen=True):
-    """A tick to come: as planned, when it is to start, and what the clock on the wall shows."""
+    """A future tick: the planned instant, the start, and the local time."""
 
     run_at: str
     due_at: str
@@ -218,7 +218,7 @@ class TickFields(msgspec.Struct, frozen=True):
 
 
 class PreviewFields(msgspec.Struct, frozen=True):
-    """What a schedule will do: in words, its next ticks, and what clock changes do to them."""
+    """The next ticks of a schedule, its trigger in words, and the effect of clock changes."""
 
     words: str
     timezone: str
@@ -227,7 +227,7 @@ class PreviewFields(msgspec.Struct, frozen=True):
 
 
 def schedule_fields(row: ScheduleRow) -> ScheduleFields:
-    """Return a schedule as JSON tells it."""
+    """Return the JSON fields of a schedule."""
     return ScheduleFields(
         schedule_id=row.schedule_id,
         words=words_of(row),
@@ -256,7 +256,7 @@ def schedule_fields(row: ScheduleRow) -> ScheduleFields:
 
 
 def words_of(row: ScheduleRow) -> str:
-    """Return in words when a schedule runs."""
+    """Return the trigger of a schedule in words."""
     try:
         return _words(from_definition(row.schedule_id, row.definition).trigger)
     except InvalidSchedule as refused:
@@ -264,7 +264,7 @@ def words_of(row: ScheduleRow) -> str:
 
 
 def idle_words(row: ScheduleRow, now: int) -> str | None:
-    """Return why no coming time of a schedule starts a run; None: one does, or is not known."""
+    """Return why no future tick of a schedule starts a run, or None if one may."""
     try:
         schedule = from_definition(row.schedule_id, row.definition)
     except InvalidSchedule:
@@ -279,19 +279,19 @@ def idle_words(row: ScheduleRow, now: int) -> str | None:
     return awaited(schedule.trigger, now // 1000, past)
 
 
-def target_of(row: ScheduleRow) -> str:
-    """Return the kind of what a schedule runs, such as `command`."""
+def target_kind(row: ScheduleRow) -> str:
+    """Return the kind of the target of a schedule, such as `command`."""
     try:
         return from_definition(row.schedule_id, row.definition).target.kind
     except InvalidSchedule:
         return "-"
 
 
-_words = lru_cache(maxsize=16_384)(describe)  # they take longest of all that is told of a schedule
+_words = lru_cache(maxsize=16_384)(describe)  # the most expensive field of a schedule
 
 
 def run_fields(row: RunRow) -> RunFields:
-    """Return a run as JSON tells it."""
+    """Return the JSON fields of a run."""
     return RunFields(
         run_id=row.run_id,
         schedule_id=row.schedule_id,
@@ -330,7 +330,7 @@ def run_fields(row: RunRow) -> RunFields:
 
 
 def overview_fields(found: Overview) -> OverviewFields:
-    """Return how things stand as JSON tells it."""
+    """Return the JSON fields of an overview."""
     return OverviewFields(
         now=rfc3339_ms(found.now),
         gate="open" if found.gate_open else "closed",
@@ -361,7 +361,7 @@ def _following_fields(found: ZoneDataProgress) -> FollowingFields:
 
 
 def node_fields(row: NodeRow, now: int) -> NodeFields:
-    """Return a node as JSON tells it."""
+    """Return the JSON fields of a node."""
     return NodeFields(
         node_id=row.node_id,
         name=row.name,
@@ -379,12 +379,12 @@ def node_fields(row: NodeRow, now: int) -> NodeFields:
 
 
 def group_fields(row: GroupRow) -> GroupFields:
-    """Return a group as JSON tells it."""
+    """Return the JSON fields of a group."""
     return GroupFields(row.name, row.places, row.used, row.waiting)
 
 
 def token_fields(row: TokenRow) -> TokenFields:
-    """Return a token as JSON tells it."""
+    """Return the JSON fields of a token."""
     return TokenFields(
         row.token_id,
         row.kind,
@@ -398,7 +398,7 @@ def token_fields(row: TokenRow) -> TokenFields:
 
 
 def event_fields(row: EventRow) -> EventFields:
-    """Return an event as JSON tells it."""
+    """Return the JSON fields of an event."""
     fields: dict[str, object] = msgspec.to_builtins(row.event)
     name, by = str(fields.pop("name")), str(fields.pop("by", ""))
     for field, as_text in INSTANTS.items():
@@ -411,7 +411,7 @@ def event_fields(row: EventRow) -> EventFields:
 
 
 def why_fields(found: Why) -> WhyFields:
-    """Return why as JSON tells it."""
+    """Return the JSON fields of an explanation."""
     run = found.run
     return WhyFields(
         schedule_id=found.schedule_id,
@@ -438,7 +438,7 @@ def _attempt(one: AttemptSpan) -> AttemptFields:
 
 
 def preview_fields(found: Preview) -> PreviewFields:
-    """Return what a schedule will do as JSON tells it."""
+    """Return the JSON fields of a preview."""
     ticks = [
         TickFields(rfc3339(run_at), rfc3339(due_at), rfc3339(due_at, found.zone))
         for run_at, due_at in found.ticks
@@ -466,7 +466,7 @@ def _millisecond(t: int | None) -> str | None:
 
 
 def _definition(text: str) -> dict[str, object]:
-    """Return what is kept as a definition, also if it cannot be read as one any more."""
+    """Return a stored definition, also if it is not valid any more."""
     try:
         found = msgspec.json.decode(text)
     except msgspec.MsgspecError:

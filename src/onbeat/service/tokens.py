@@ -1,7 +1,7 @@
-"""The use cases around who may come in: tokens, links that open one session, and sessions.
+"""Manage API tokens, login links and sessions, and authenticate callers by their secrets.
 
-A secret is shown once, to whoever asked for it. Its digest is what is kept and looked up, so that
-neither the database nor the time an answer takes tells anything of it.
+A secret is returned once, when it is created. Only its digest is stored and looked up, so that
+neither the database nor the duration of a look-up reveals anything about it.
 """
 
 import re
@@ -12,30 +12,31 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from onbeat.errors import InvalidSettings, NoSuchToken, NotAllowed, meant, shown
+from onbeat.ports.clock import Clock
 from onbeat.ports.rows import TokenKind, TokenRow
-from onbeat.ports.store import Clock, Store
+from onbeat.ports.store import Store
 from onbeat.service.access import LOCAL, SCOPES, Caller, Scope
 from onbeat.service.signed_tokens import Signer
 
 LINK_LASTS = 10 * 60_000  # milliseconds
 SESSION_LASTS = 12 * 3_600_000
 LONGEST = 36_500 * 86_400_000
-REMEMBERED = 2.0  # seconds for which a revocation elsewhere may go unnoticed
-MOST_REMEMBERED = 1000
+CACHED_FOR = 2.0  # seconds for which a revocation by another node may go unnoticed
+MOST_CACHED = 1000
 
 
 class Session(NamedTuple):
-    """An open session, as its browser holds it."""
+    """An open session, with the secret for its cookie."""
 
     row: TokenRow
     secret: str
 
 
 class Tokens:
-    """What a caller may do about tokens, and who comes with a secret.
+    """Tokens, links and sessions, with the rights of a caller.
 
-    `new_secret` returns at least 256 random bits, as letters and digits. What was looked up is
-    remembered for moments, here and in whatever `of` returns.
+    `new_secret` returns at least 256 random bits, as letters and digits. Look-ups are cached for
+    two seconds; instances that `of` returns share the cache.
     """
 
     def __init__(
@@ -48,28 +49,28 @@ class Tokens:
     ) -> None:
         self._all, self._clock, self._new_secret = store, clock or store.clock, new_secret
         self._store, self.caller = store.as_caller(caller.name), caller
-        self._remembered = _Remembered(self._clock)
+        self._cache = _TokenCache(self._clock)
 
     def of(self, caller: Caller) -> "Tokens":
-        """Return the same use cases as this caller may have them."""
-        same = Tokens(self._all, self._clock, self._new_secret, caller=caller)
-        same._remembered = self._remembered
-        return same
+        """Return the same use cases with the rights of this caller."""
+        tokens = Tokens(self._all, self._clock, self._new_secret, caller=caller)
+        tokens._cache = self._cache
+        return tokens
 
     async def create(
         self, name: str, scope: Scope, owner: str = "", expires_in: int | None = None
     ) -> tuple[TokenRow, str]:
-        """Make a token, which lasts so many milliseconds or for ever; return it and its secret."""
+        """Create a token, valid for `expires_in` milliseconds or for ever, and its secret."""
         self._needs_admin()
         if not NAME.fullmatch(name):
             hint = "letters, digits and . _ @ -, at most 100"
-            raise InvalidSettings("name", f"{shown(name)} is no name of a token", hint=hint)
+            raise InvalidSettings("name", f"{shown(name)} is not a name of a token", hint=hint)
         check_owner(owner)
         row = self._row("token", name, name, scope, owner=owner, lasts=expires_in)
         secret = f"{PREFIXES['token']}{self._new_secret()}"
         if not await self._store.add_token(row, digest_of(secret)):
-            problem = f"there is a token {name!r}"
-            raise InvalidSettings("name", problem, hint="revoke it first, or another name")
+            problem = f"a token named {name!r} exists"
+            raise InvalidSettings("name", problem, hint="revoke it first, or use another name")
         return row, secret
 
     async def all(self) -> list[TokenRow]:
@@ -78,69 +79,69 @@ class Tokens:
         return await self._store.tokens()
 
     async def revoke(self, which: str) -> TokenRow:
-        """Let nobody in by a token or a session any more, nor by what a token was used to open."""
+        """Revoke a token or a session, including sessions opened with it."""
         self._needs_admin()
-        gone = await self._store.revoke_token(which)
-        self._remembered.clear()
-        if gone is None:
+        revoked = await self._store.revoke_token(which)
+        self._cache.clear()
+        if revoked is None:
             raise NoSuchToken(which, [row.token_id for row in await self._store.tokens()])
-        return gone
+        return revoked
 
     async def authenticate(self, secret: str, kind: TokenKind = "token") -> Caller | None:
-        """Return who comes with a secret of this kind, or None if it lets nobody in."""
+        """Return the caller with a secret of this kind, or None if it is not valid."""
         row = await self._look_up(secret, kind)
         return None if row is None else caller_of(row)
 
     async def link(self, scope: Scope | None = None) -> str:
-        """Return a code that opens one session, within ten minutes, for whoever comes with it.
+        """Return a code that opens one session within ten minutes.
 
-        It has the rights of whoever asks for it, or those of a lower scope.
+        The session has the rights of the caller, or those of a lower scope.
         """
         caller = self.caller
         wanted = caller.scope if scope is None else scope
         secret = f"{PREFIXES['link']}{self._new_secret()}"
-        link_id, whose = self._new_id("link"), caller.owner
-        row = self._row("link", link_id, caller.name, wanted, owner=whose, lasts=LINK_LASTS)
+        link_id, owner = self._new_id("link"), caller.owner
+        row = self._row("link", link_id, caller.name, wanted, owner=owner, lasts=LINK_LASTS)
         if not caller.may(wanted):
             problem = f"{caller.name} may {caller.scope}, not {wanted}"
-            raise NotAllowed(problem, hint="a link has no more rights than whoever asks for it")
+            raise NotAllowed(problem, hint="a link cannot have more rights than its creator")
         is_new = await self._store.add_token(row, digest_of(secret))
-        assert is_new, "a random id is nobody else's"
+        assert is_new, "random ids do not collide"
         return secret
 
     async def session(self, code: str) -> Session | None:
-        """Use a link up and open a session; None if the code is used, expired or was none."""
+        """Open a session with the code of a link; None if it was used, expired or never valid."""
         if not SECRETS["link"].fullmatch(code):
             return None
         if await self._all.token_of(digest_of(code)) is None:
-            return None  # a guess costs one look-up, and no transaction that writes
+            return None  # a guess costs one look-up, but not a write transaction
         secret = f"{PREFIXES['session']}{self._new_secret()}"
-        row = await self._all.open_session(  # as nobody: who comes is known only then
+        row = await self._all.open_session(  # without a caller, who is known only afterwards
             digest_of(code), digest_of(secret), self._new_id("session"), expires_in=SESSION_LASTS
         )
         return None if row is None else Session(row, secret)
 
     async def end_session(self, secret: str) -> bool:
-        """Let nobody in by a session any more; return whether it was open."""
+        """End a session; return whether it was open."""
         row = await self._look_up(secret, "session")
-        self._remembered.clear()
+        self._cache.clear()
         by = self._all.as_caller("" if row is None else caller_of(row).name)
         return row is not None and await by.revoke_token(row.token_id) is not None
 
     async def signer(self) -> Signer:
-        """Return who signs what runs and nodes come with; the key is made on first use."""
-        if self._remembered.signer is None:
+        """Return the signer of the tokens of runs and nodes; its key is created on first use."""
+        if self._cache.signer is None:
             key = await self._all.signing_key(secrets.token_hex(32))
-            self._remembered.signer = Signer(bytes.fromhex(key))
-        return self._remembered.signer
+            self._cache.signer = Signer(bytes.fromhex(key))
+        return self._cache.signer
 
     def callback(self, public_url: str) -> Callable[[str], Awaitable[Mapping[str, str]]]:
-        """Return who says, by headers, how to tell of the end of the run that has a key."""
+        """Return a function that returns the callback headers of the run with a given key."""
 
         async def headers(key: str) -> Mapping[str, str]:
             token = {"Onbeat-Callback-Token": (await self.signer()).run_token(key)}
-            there = {"Onbeat-Callback": f"{public_url}/api/v1/runs/{key}/status"}
-            return token | there if public_url else token
+            url = {"Onbeat-Callback": f"{public_url}/api/v1/runs/{key}/status"}
+            return token | url if public_url else token
 
         return headers
 
@@ -148,11 +149,11 @@ class Tokens:
         if not SECRETS[kind].fullmatch(secret):
             return None
         digest = digest_of(secret)
-        row = self._remembered.find(digest)
+        row = self._cache.find(digest)
         if row is None:
             row = await self._store.token_of(digest)
             if row is not None:
-                self._remembered.add(digest, row)
+                self._cache.add(digest, row)
         return row if row is not None and row.kind == kind else None
 
     def _row(
@@ -166,7 +167,8 @@ class Tokens:
         lasts: int | None,
     ) -> TokenRow:
         if scope not in SCOPES:
-            raise InvalidSettings("scope", f"{shown(scope)} is no scope", hint=meant(scope, SCOPES))
+            problem = f"{shown(scope)} is not a scope"
+            raise InvalidSettings("scope", problem, hint=meant(scope, SCOPES))
         if lasts is not None and not 1 <= lasts <= LONGEST:
             raise InvalidSettings("expires", "it is out of bounds", hint="1s to 36500d")
         now = self._clock.now()
@@ -174,7 +176,7 @@ class Tokens:
         return TokenRow(token_id, kind, name, scope, owner, now, self.caller.name, until)
 
     def _new_id(self, kind: TokenKind) -> str:
-        # A part of its digest says nothing of what it is made from, and this is no secret.
+        # An id is not a secret; a part of a digest is used only as a source of random characters.
         return f"{kind}:{digest_of(self._new_secret())[:20]}"
 
     def _needs_admin(self) -> None:
@@ -184,26 +186,26 @@ class Tokens:
 
 
 def caller_of(row: TokenRow) -> Caller:
-    """Return who comes with a token or a session."""
+    """Return the caller of a token or a session."""
     scope = next(each for each in SCOPES if each == row.scope)
     return Caller(f"{row.kind}:{row.name}", scope, row.owner)
 
 
 def check_owner(owner: str) -> str:
-    """Return the name of an owner, or refuse it; empty is everybody."""
+    """Return the name of an owner, or refuse it; empty means all owners."""
     if owner and not OWNER.fullmatch(owner):
         hint = "letters, digits and . _ @ : / + -, at most 200"
-        raise InvalidSettings("owner", f"{shown(owner)} is no name of an owner", hint=hint)
+        raise InvalidSettings("owner", f"{shown(owner)} is not a name of an owner", hint=hint)
     return owner
 
 
 def digest_of(secret: str) -> str:
-    """Return what is kept of a secret. It has 256 random bits, so that nothing slower is needed."""
+    """Return the digest of a secret. A fast hash is sufficient for 256 random bits."""
     return sha256(secret.encode()).hexdigest()
 
 
-class _Remembered:
-    """What was looked up in the last moments, of not too many."""
+class _TokenCache:
+    """Recently looked up tokens, up to a maximum number, and the signer."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -218,8 +220,8 @@ class _Remembered:
         return None if row.expires_at is not None and row.expires_at <= self._clock.now() else row
 
     def add(self, digest: str, row: TokenRow) -> None:
-        self._rows[digest] = self._clock.monotonic() + REMEMBERED, row
-        while len(self._rows) > MOST_REMEMBERED:
+        self._rows[digest] = self._clock.monotonic() + CACHED_FOR, row
+        while len(self._rows) > MOST_CACHED:
             self._rows.popitem(last=False)
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""What waiting runs wait for, in short: a peer that does not answer, or a node that offers it."""
+"""Why due runs wait: a peer that does not answer, or a target that no node offers."""
 
 from collections.abc import Sequence
 
@@ -10,8 +10,8 @@ from onbeat.errors import InvalidSchedule
 from onbeat.ports.rows import Overview, RunFilter, RunRow, ScheduleFilter
 from onbeat.service.service import Service
 
-MOST = 500  # waiting runs that are looked at
-SETTING_OF = {  # which makes a node offer it
+MOST = 500  # waiting runs that are read
+SETTING_OF = {  # the setting with which a node offers a target
     "flow": "flows_panel",
     "ray": "ray_address",
     "session": "sessions_url",
@@ -20,7 +20,7 @@ SETTING_OF = {  # which makes a node offer it
 
 
 class WaitReasons(msgspec.Struct, frozen=True):
-    """Some runs that wait for the same thing."""
+    """The number of runs that wait for the same reason."""
 
     why: str
     runs: int
@@ -28,7 +28,7 @@ class WaitReasons(msgspec.Struct, frozen=True):
 
 
 async def wait_reasons(service: Service, found: Overview) -> Sequence[WaitReasons]:
-    """Return what runs wait for that are due, other than their turn; most runs first."""
+    """Return why due runs wait, other than for their turn; the most frequent reason first."""
     waiting = await service.runs(RunFilter(status=Status.ENQUEUED), limit=MOST)
     due = [run for run in waiting if run.blocked_by is None and run.leased_by is None]
     needs = await _needs(service, {run.schedule_id for run in due})
@@ -45,7 +45,7 @@ async def wait_reasons(service: Service, found: Overview) -> Sequence[WaitReason
 
 
 def not_offered(need: str) -> str:
-    """Return that no node offers something, and what would make one."""
+    """Return the reason that no node offers a target, with the setting that would change it."""
     hint = f" (start one with the setting {SETTING_OF[need]})" if need in SETTING_OF else ""
     return f"no node that is up offers {need!r}{hint}"
 
@@ -56,6 +56,6 @@ async def _needs(service: Service, ids: set[str]) -> dict[str, str]:
     for row in rows:
         try:
             found[row.schedule_id] = from_definition(row.schedule_id, row.definition).target.needs
-        except InvalidSchedule:  # which is reported as such
+        except InvalidSchedule:  # reported elsewhere
             continue
     return found

@@ -1,1 +1,1 @@
-"""Simulation: the production decisions on a virtual clock."""
+"""Simulation of schedules: the production decisions on a virtual clock."""

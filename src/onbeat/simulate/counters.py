@@ -1,4 +1,4 @@
-"""What is counted while a simulation goes on. Instants are milliseconds."""
+"""The counters of a simulation. Instants are milliseconds."""
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -12,14 +12,14 @@ from onbeat.core.time.zones import DAY, Gap, Zone
 from onbeat.simulate.forecasts import DayForecast
 
 MINUTE = 60_000
-NEAR = 10  # minutes that are so near to each other are looked at together
-AT_ONCE = 10_000  # runs that are, at most
-# When runs start and when they end, in any order, counted from some instant: small numbers.
+CLOSE_MINUTES = 10  # minutes at most this far apart are examined together
+MOST_EXAMINED = 10_000  # runs that are examined together
+# The starts and the ends of runs, in any order, relative to some instant.
 Times = tuple[list[int], list[int]]
 
 
 class Counters:
-    """What is counted of one schedule, or of one group."""
+    """The counters of one schedule or of one group."""
 
     __slots__ = (
         "ended_early", "fires", "longest_wait", "longest_wait_at", "peak", "peak_at", "running",
@@ -33,10 +33,10 @@ class Counters:
         self.running = self.peak = 0
         self.peak_at: int | None = None
 
-    def begin(self, at: int, *, wait: int = 0, is_told: bool = True) -> None:
-        """Count a run that starts, after so long a wait."""
+    def begin(self, at: int, *, wait: int = 0, is_reported: bool = True) -> None:
+        """Count a run that starts after a wait."""
         self.running += 1
-        if not is_told:
+        if not is_reported:
             return
         if self.running > self.peak:
             self.peak, self.peak_at = self.running, at
@@ -46,10 +46,10 @@ class Counters:
 
 
 class ConcurrencyLoad:
-    """How many runs there are at the same time. One that ends makes room in that very instant.
+    """The maximum number of concurrent runs. A run does not count at the instant of its end.
 
-    What is kept is how many there can be at most in each minute, or a few more. Only where that is
-    more than the peak so far are the runs themselves looked at: those of a few minutes, mostly.
+    It holds an upper bound for each minute. Only where the bound exceeds the peak so far, the runs
+    themselves are examined; mostly those of a few minutes.
     """
 
     def __init__(self, since: int) -> None:
@@ -59,22 +59,22 @@ class ConcurrencyLoad:
         self.peak_at: int | None = None
 
     def add(self, since: int, number: int = 1) -> None:
-        """Enter runs that begin."""
+        """Add runs that start."""
         self.change[since // MINUTE] += number
 
     def remove(self, until: int, number: int = 1) -> None:
-        """Enter runs that end, or surely have by then."""
+        """Remove runs that have ended by then."""
         self.change[(until - 1) // MINUTE + 1] -= number
 
     def add_all(self, ticks: Mapping[int, int], length: int) -> None:
-        """Enter the runs of ticks, so many of each, that last so long at most: whole minutes."""
+        """Add the number of runs of each tick, with a maximum length in full minutes."""
         change, seconds = self.change, length // 1000 + 59
         for tick, number in ticks.items():
             change[tick // 60] += number
             change[(tick + seconds) // 60] -= number
 
-    def look(self, until: int, find: Callable[[int, int], Times]) -> Iterator[int]:
-        """Go through the minutes before `until`; yield now and then. `find` tells of the runs."""
+    def find_peaks(self, until: int, find: Callable[[int, int], Times]) -> Iterator[int]:
+        """Update the peak up to `until`; yield from time to time. `find` returns the runs."""
         busy: list[tuple[int, int]] = []
         for minute in sorted(minute for minute in self.change if minute * MINUTE < until):
             self._level += self.change.pop(minute)
@@ -84,9 +84,9 @@ class ConcurrencyLoad:
         while at < len(busy):
             minutes: list[int] = []
             size = 0
-            while at < len(busy) and size < AT_ONCE:
+            while at < len(busy) and size < MOST_EXAMINED:
                 minute, most = busy[at]
-                if minutes and minute - minutes[-1] > NEAR:
+                if minutes and minute - minutes[-1] > CLOSE_MINUTES:
                     break
                 at += 1
                 if most > self.peak:
@@ -94,14 +94,11 @@ class ConcurrencyLoad:
                     size += most
             if minutes:
                 first, last = minutes[0] * MINUTE, (minutes[-1] + 1) * MINUTE
-                self._look_at(first, *find(first, min(last, until)))
+                self._find_peak_in(first, *find(first, min(last, until)))
                 yield last
 
-    def _look_at(self, first: int, starts: list[int], ends: list[int]) -> None:
-        """Find out when there are most, if that is more than ever before.
-
-        It is when one starts: of those that have started by then, some have ended.
-        """
+    def _find_peak_in(self, first: int, starts: list[int], ends: list[int]) -> None:
+        """Update the peak by these runs. A maximum is always at the start of a run."""
         since = self._since - first
         if since > 0:
             starts = [max(start, since) for start in starts]
@@ -124,7 +121,7 @@ class DayCounters:
         while not self.begins or self.begins[-1] < last:
             found = zone.first_pass(day * DAY)
             begin = found.at if isinstance(found, Gap) else found
-            if not self.begins or begin > self.begins[-1]:  # a day may be left out
+            if not self.begins or begin > self.begins[-1]:  # a zone may skip a day
                 self.begins.append(begin)
                 self._dates.append(rfc3339(day * DAY)[:10])
             day += 1
@@ -132,11 +129,11 @@ class DayCounters:
         self.skips = [0] * len(self.begins)
 
     def of(self, second: int) -> int:
-        """Return the how-manyeth day this is on, the first being 0."""
+        """Return the index of the day of an instant, counted from 0."""
         return max(bisect_right(self.begins, second) - 1, 0)
 
     def split(self, ticks: Sequence[int]) -> list[tuple[int, int]]:
-        """Return on which days ticks are, and how many on each. They are in order."""
+        """Return the number of ticks by day, for ordered ticks."""
         found: list[tuple[int, int]] = []
         at = 0
         while at < len(ticks):
@@ -149,6 +146,6 @@ class DayCounters:
         return found
 
     def forecasts(self) -> tuple[DayForecast, ...]:
-        """Return those on which something happens."""
+        """Return the days with fires or skips."""
         rows = zip(self._dates, self.fires, self.skips, strict=True)
         return tuple(DayForecast(*row) for row in rows if row[1] or row[2])

@@ -1,4 +1,4 @@
-"""What a simulation finds, as values; and as JSON tells it. Instants are milliseconds."""
+"""The results of a simulation, and their JSON fields. Instants are milliseconds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,26 +9,26 @@ from onbeat.core.time.instants import rfc3339_ms
 
 @dataclass(frozen=True, slots=True)
 class ScheduleForecast:
-    """What one schedule would do."""
+    """The forecast of one schedule."""
 
     schedule_id: str
-    length: int  # how long each of its runs is taken to last
-    is_length_known: bool  # by the runs it has had
+    length: int  # the assumed length of each run
+    is_length_known: bool  # whether it is the usual length of past runs
     ticks: int
     fires: int  # runs that start
-    skips: Mapping[Reason, int]  # ticks that start none, by reason
-    waiting: int  # runs that still wait in the end
-    ended_early: int  # runs that a newer one takes the place of
-    waited: int  # runs that do not start at once
+    skips: Mapping[Reason, int]  # ticks without a run, by reason
+    waiting: int  # runs that still wait at the end
+    ended_early: int  # runs that a newer one supersedes
+    waited: int  # runs that do not start immediately
     longest_wait: int
-    longest_wait_at: int | None  # when that one starts
-    peak: int  # most runs at the same time
+    longest_wait_at: int | None  # the start of that run
+    peak: int  # the maximum number of concurrent runs
     peak_at: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class DayForecast:
-    """What happens on one day."""
+    """The forecast of one day."""
 
     date: str
     fires: int
@@ -37,37 +37,37 @@ class DayForecast:
 
 @dataclass(frozen=True, slots=True)
 class GroupForecast:
-    """How full a group gets."""
+    """The forecast of one group."""
 
     name: str
     places: int
     peak: int
     peak_at: int | None
-    waited: int  # runs that do not start at once
+    waited: int  # runs that do not start immediately
     longest_wait: int
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What would happen from `first` up to `last`."""
+    """The forecast of all schedules from `first` up to `last`."""
 
     first: int
     last: int
-    asked: int  # until when it was asked for: `last`, unless it was cut off
-    cut_off: str  # why it ends earlier than asked, if it does
+    asked: int  # the requested end: `last`, unless the simulation was cut off
+    cut_off: str  # why it ends before the requested end, if it does
     schedules: tuple[ScheduleForecast, ...]
-    days: tuple[DayForecast, ...]  # those on which something happens
+    days: tuple[DayForecast, ...]  # those with fires or skips
     groups: tuple[GroupForecast, ...]
     ticks: int
     fires: int
     skips: Mapping[Reason, int]
-    peak: int  # most runs at the same time, of all schedules
+    peak: int  # the maximum number of concurrent runs of all schedules
     peak_at: int | None
-    busiest: Mapping[str, int]  # who runs in the minute of the peak, and how often
+    busiest: Mapping[str, int]  # the number of runs in the minute of the peak, by schedule
 
 
 def forecast_fields(found: Forecast) -> dict[str, object]:
-    """Return a forecast as JSON tells it."""
+    """Return the JSON fields of a forecast."""
     return {
         "from": rfc3339_ms(found.first),
         "until": rfc3339_ms(found.last),

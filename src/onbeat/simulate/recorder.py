@@ -1,6 +1,6 @@
-"""The books of a simulation: every tick and every run is entered here, and counted.
+"""The recorder of a simulation: it counts every tick and every run.
 
-Before `since`, and of schedules that are not told of, nothing is counted.
+Nothing is counted before `since`, nor of schedules that are not reported.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from onbeat.simulate.schedule_state import ScheduleState
 
 
 class SimulatedRun(msgspec.Struct, frozen=True):
-    """A run that is over, or ticks that were decided against: as the store would keep it."""
+    """A finished run, or skipped ticks, with the fields that the store would have."""
 
     schedule_id: str
     run_at: int
@@ -30,84 +30,84 @@ Witness = Callable[[SimulatedRun], None]
 
 
 class Recorder:
-    """All that is counted. Whoever is the `witness` hears of everything that is played."""
+    """Counts ticks and runs. The `witness` is called for every run that is simulated one by one."""
 
     def __init__(self, days: DayCounters, *, since: int, witness: Witness | None = None) -> None:
         self._since, self._days, self._witness = since, days, witness
         self.load = ConcurrencyLoad(since)
         self.groups: dict[str, Counters] = {}
-        self._over: list[tuple[str, int, int]] = []  # runs that have ended: whose, from, until
+        self._finished: list[tuple[str, int, int]] = []  # schedule, start and end of runs
 
     def group(self, name: str) -> Counters:
-        """Return what is counted of a group."""
+        """Return the counters of a group."""
         found = self.groups.get(name)
         if found is None:
             found = self.groups[name] = Counters()
         return found
 
-    # -- what is played
+    # -- simulated one by one
 
-    def decide(self, lane: ScheduleState, tick: Tick, *, now: int) -> None:
-        """Enter ticks that are decided."""
-        if self._counts(lane, now):
-            lane.count.ticks += _ticks_of(tick)
+    def decide(self, state: ScheduleState, tick: Tick, *, now: int) -> None:
+        """Record decided ticks."""
+        if self._counts(state, now):
+            state.count.ticks += _ticks_of(tick)
 
-    def skip(self, lane: ScheduleState, tick: Tick, reason: Reason, *, now: int) -> None:
-        """Enter ticks that were decided against."""
+    def skip(self, state: ScheduleState, tick: Tick, reason: Reason, *, now: int) -> None:
+        """Record skipped ticks."""
         number = _ticks_of(tick)
         first = tick.run_at if tick.first_run_at is None else tick.first_run_at
         if self._witness is not None:
-            self._witness(_skipped(lane, tick.run_at, reason, now, number))
-        self._leave_out(lane, first, tick.run_at, number, reason, now=now)
+            self._witness(_skipped(state, tick.run_at, reason, now, number))
+        self._count_skipped(state, first, tick.run_at, number, reason, now=now)
 
-    def coalesce(self, lane: ScheduleState, tick: Tick, *, now: int) -> None:
-        """Enter the ticks for which the run of the latest stands."""
+    def add_coalesced(self, state: ScheduleState, tick: Tick, *, now: int) -> None:
+        """Record the ticks that are coalesced into the run of the latest one."""
         if tick.first_run_at is not None:
             number = tick.count - 1
-            self._leave_out(lane, tick.first_run_at, tick.run_at, number, "coalesced", now=now)
+            self._count_skipped(state, tick.first_run_at, tick.run_at, number, "coalesced", now=now)
 
-    def give_up(self, lane: ScheduleState, run: Run, reason: Reason, *, now: int) -> None:
-        """Enter the end of a run that waited, and will not start."""
+    def drop(self, state: ScheduleState, run: Run, reason: Reason, *, now: int) -> None:
+        """Record the end of a waiting run that does not start."""
         status = run.unstarted_end
         if self._witness is not None:
-            self._witness(SimulatedRun(lane.schedule_id, run.run_at, status, reason, None, now))
+            self._witness(SimulatedRun(state.schedule_id, run.run_at, status, reason, None, now))
         if status is Status.SKIPPED:
-            self._leave_out(lane, run.run_at, run.run_at, 1, reason, now=now)
+            self._count_skipped(state, run.run_at, run.run_at, 1, reason, now=now)
 
-    def start(self, lane: ScheduleState, run: Run, *, now: int) -> None:
-        """Enter a run that starts."""
+    def start(self, state: ScheduleState, run: Run, *, now: int) -> None:
+        """Record the start of a run."""
         wait = now - max(run.due_at, run.created_at)
-        self._run(lane, run, now, wait, now=now)
-        if self._counts(lane, now):
-            lane.count.fires += 1
+        self._run(state, run, now, wait, now=now)
+        if self._counts(state, now):
+            state.count.fires += 1
             self._days.fires[self._days.of(now // 1000)] += 1
 
-    def go_on(self, lane: ScheduleState, run: Run, started_at: int, *, now: int) -> None:
-        """Enter a run that was started before."""
-        self._run(lane, run, started_at, 0, now=now)
+    def resume_run(self, state: ScheduleState, run: Run, started_at: int, *, now: int) -> None:
+        """Record a run that started before the simulation, or before it was simulated."""
+        self._run(state, run, started_at, 0, now=now)
 
-    def end(self, lane: ScheduleState, run: Run, found: Finish, *, now: int) -> None:
-        """Enter the end of a run."""
-        started_at = lane.started_at.pop(run.run_id)
-        lane.count.running -= 1
-        if lane.schedule.policy.group is not None:
-            self.group(lane.schedule.policy.group).running -= 1
+    def end(self, state: ScheduleState, run: Run, found: Finish, *, now: int) -> None:
+        """Record the end of a run."""
+        started_at = state.started_at.pop(run.run_id)
+        state.count.running -= 1
+        if state.schedule.policy.group is not None:
+            self.group(state.schedule.policy.group).running -= 1
         if self._witness is not None:
-            ids = lane.schedule_id, run.run_at
+            ids = state.schedule_id, run.run_at
             self._witness(SimulatedRun(*ids, found.status, found.reason, started_at, now))
-        if lane.is_told:
+        if state.is_reported:
             self.load.remove(now)
-            self._over.append((lane.schedule_id, started_at, now))
-        if found.status is Status.CANCELED and self._counts(lane, now):
-            lane.count.ended_early += 1
+            self._finished.append((state.schedule_id, started_at, now))
+        if found.status is Status.CANCELED and self._counts(state, now):
+            state.count.ended_early += 1
 
-    # -- what is counted without being played
+    # -- counted in spans
 
     def count(
-        self, lane: ScheduleState, fires: Sequence[int], by_day: Iterable[tuple[int, int]]
+        self, state: ScheduleState, fires: Sequence[int], by_day: Iterable[tuple[int, int]]
     ) -> None:
-        """Enter ticks that start a run each."""
-        counted, days = lane.count, self._days.fires
+        """Record ticks that start a run each."""
+        counted, days = state.count, self._days.fires
         counted.ticks += len(fires)
         counted.fires += len(fires)
         for day, of_day in by_day:
@@ -116,72 +116,74 @@ class Recorder:
             counted.peak, counted.peak_at = 1, fires[0] * 1000
 
     def count_skips(
-        self, lane: ScheduleState, number: int, reason: Reason, by_day: Iterable[tuple[int, int]]
+        self, state: ScheduleState, number: int, reason: Reason, by_day: Iterable[tuple[int, int]]
     ) -> None:
-        """Enter ticks that are skipped, all for one reason."""
-        lane.count.ticks += number
-        lane.count.skips[reason] += number
+        """Record ticks that are skipped for the same reason."""
+        state.count.ticks += number
+        state.count.skips[reason] += number
         for day, of_day in by_day:
             self._days.skips[day] += of_day
 
-    # -- looking back
+    # -- reading
 
-    def times(self, lanes: Iterable[ScheduleState], first: int, last: int) -> Times:
-        """Return when runs that were played start and end, those in `first <= t < last`."""
-        found = self._played(lanes, first, last)
+    def times(self, states: Iterable[ScheduleState], first: int, last: int) -> Times:
+        """Return the starts and ends of simulated runs in `first <= t < last`."""
+        found = self._played(states, first, last)
         return [since - first for _, since, _ in found], [until - first for _, _, until in found]
 
-    def who_runs(self, lanes: Iterable[ScheduleState], first: int, last: int) -> Counter[str]:
-        """Return whose runs those are."""
-        return Counter(whose for whose, _, _ in self._played(lanes, first, last))
+    def runs_by_schedule(
+        self, states: Iterable[ScheduleState], first: int, last: int
+    ) -> Counter[str]:
+        """Return the number of those runs by schedule."""
+        return Counter(schedule_id for schedule_id, _, _ in self._played(states, first, last))
 
     def _played(
-        self, lanes: Iterable[ScheduleState], first: int, last: int
+        self, states: Iterable[ScheduleState], first: int, last: int
     ) -> list[tuple[str, int, int]]:
-        found = [run for run in self._over if run[1] < last and run[2] > first]
-        for lane in lanes:
-            if lane.is_told:
-                running = (since for since in lane.started_at.values() if since < last)
-                found += [(lane.schedule_id, since, last) for since in running]
+        found = [run for run in self._finished if run[1] < last and run[2] > first]
+        for state in states:
+            if state.is_reported:
+                running = (since for since in state.started_at.values() if since < last)
+                found += [(state.schedule_id, since, last) for since in running]
         return found
 
-    def turn_the_page(self) -> None:
-        """Forget the runs that have ended: nobody will look back at them."""
-        self._over.clear()
+    def forget_finished(self) -> None:
+        """Forget finished runs, which are not needed any more."""
+        self._finished.clear()
 
-    def _counts(self, lane: ScheduleState, now: int) -> bool:
-        return lane.is_told and now >= self._since
+    def _counts(self, state: ScheduleState, now: int) -> bool:
+        return state.is_reported and now >= self._since
 
-    def _run(self, lane: ScheduleState, run: Run, started_at: int, wait: int, *, now: int) -> None:
-        lane.started_at[run.run_id] = started_at
-        lane.count.begin(now, wait=wait, is_told=self._counts(lane, now))
-        group = lane.schedule.policy.group
+    def _run(self, state: ScheduleState, run: Run, started_at: int, wait: int, *, now: int) -> None:
+        state.started_at[run.run_id] = started_at
+        state.count.begin(now, wait=wait, is_reported=self._counts(state, now))
+        group = state.schedule.policy.group
         if group is not None:
-            self.group(group).begin(now, wait=wait, is_told=now >= self._since)
-        if lane.is_told:
+            self.group(group).begin(now, wait=wait, is_reported=now >= self._since)
+        if state.is_reported:
             self.load.add(now)
 
-    def _leave_out(
-        self, lane: ScheduleState, first: int, last: int, number: int, reason: Reason, *, now: int
+    def _count_skipped(
+        self, state: ScheduleState, first: int, last: int, number: int, reason: Reason, *, now: int
     ) -> None:
-        """Count skipped ticks, each on the day it was planned for."""
-        if not number or not self._counts(lane, now):
+        """Count skipped ticks on the days for which they were planned."""
+        if not number or not self._counts(state, now):
             return
-        lane.count.skips[reason] += number
+        state.count.skips[reason] += number
         day, begins = self._days.of(first), self._days.begins
         while day + 1 < len(begins) and begins[day + 1] <= last:
-            of_day = min(lane.schedule.trigger.count(first, begins[day + 1], lane.past), number)
+            of_day = min(state.schedule.trigger.count(first, begins[day + 1], state.past), number)
             self._days.skips[day] += of_day
             day, first, number = day + 1, begins[day + 1], number - of_day
         self._days.skips[day] += number
 
 
 def _ticks_of(tick: Tick) -> int:
-    """Return how many ticks there are; further events of one are none."""
+    """Return the number of ticks; further events of one tick do not count."""
     return 1 if tick.first_run_at is None else tick.count
 
 
 def _skipped(
-    lane: ScheduleState, run_at: int, reason: Reason, now: int, number: int
+    state: ScheduleState, run_at: int, reason: Reason, now: int, number: int
 ) -> SimulatedRun:
-    return SimulatedRun(lane.schedule_id, run_at, Status.SKIPPED, reason, None, now, number)
+    return SimulatedRun(state.schedule_id, run_at, Status.SKIPPED, reason, None, now, number)

@@ -1,4 +1,4 @@
-"""A schedule while it is simulated: where it is, what of it runs, and what was counted."""
+"""The state of a schedule during a simulation: position, runs and counters."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from onbeat.simulate.counters import Counters
 
 
 class ScheduleState:
-    """One schedule. While it `is_counted`, its ticks are counted and none of it is played."""
+    """One schedule. While `is_counted`, its ticks are counted in spans and not simulated."""
 
     __slots__ = (
         "count",
@@ -24,55 +24,55 @@ class ScheduleState:
         "is_counted",
         "is_length_known",
         "is_paused",
-        "is_told",
+        "is_reported",
         "last_run",
         "length",
-        "off",
         "past",
         "paused_until",
         "runs",
         "schedule",
         "schedule_id",
+        "skip_reason",
         "started_at",
     )  # fmt: skip
 
-    def __init__(self, standing: ScheduleSnapshot, *, run_length: int, is_told: bool) -> None:
-        schedule, policy = standing.schedule, standing.schedule.policy
+    def __init__(self, entry: ScheduleSnapshot, *, run_length: int, is_reported: bool) -> None:
+        schedule, policy = entry.schedule, entry.schedule.policy
         self.schedule, self.schedule_id = schedule, schedule.schedule_id
-        self.past, self.decided_until = standing.past, standing.decided_until
-        self.due = standing.due
-        self.is_paused, self.paused_until = standing.is_paused, standing.paused_until
-        self.is_length_known = standing.length is not None
-        length = run_length if standing.length is None else standing.length
+        self.past, self.decided_until = entry.past, entry.decided_until
+        self.due = entry.due
+        self.is_paused, self.paused_until = entry.is_paused, entry.paused_until
+        self.is_length_known = entry.length is not None
+        length = run_length if entry.length is None else entry.length
         self.length = max(length if policy.timeout is None else min(length, policy.timeout), 1)
-        self.runs: dict[int, Run] = {}  # unfinished ones, by id
-        self.started_at: dict[int, int] = {}  # of those that run
-        self.ends: dict[int, int] = {}  # when they end
-        self.followers: list[ScheduleState] = []  # those that have ticks when a run of it ends
-        self.last_run = 0  # when the last one that was counted begins
-        self.off = switched_off(schedule)
+        self.runs: dict[int, Run] = {}  # unfinished runs, by id
+        self.started_at: dict[int, int] = {}  # of started runs
+        self.ends: dict[int, int] = {}  # of started runs
+        self.followers: list[ScheduleState] = []  # schedules with ticks when its runs end
+        self.last_run = 0  # the start of the last counted run
+        self.skip_reason = switched_off(schedule)
         self.is_countable = is_countable(schedule)
-        self.is_counted, self.is_told = False, is_told
+        self.is_counted, self.is_reported = False, is_reported
         self.count = Counters()
 
     @property
     def last_end(self) -> int:
-        """When the last run that was counted ends."""
+        """The end of the last counted run."""
         return self.last_run + self.length if self.last_run else 0
 
     def waiting(self) -> int:
-        """Return how many runs wait."""
+        """Return the number of waiting runs."""
         return sum(run.status is Status.ENQUEUED for run in self.runs.values())
 
-    def find_due(self) -> None:
-        """Make its due row be that of the first tick that is not decided."""
+    def update_due(self) -> None:
+        """Set `due` to the first undecided tick."""
         self.due = next_due(self.schedule, self.decided_until, self.past)
 
 
 def is_countable(schedule: Schedule) -> bool:
-    """Return whether a tick depends on time alone, if no run of the schedule is in flight.
+    """Return whether ticks depend on time alone while no run of the schedule is in flight.
 
-    Then, and as long as each run has ended before the next tick, all there is to do is to count.
+    If so, and if each run ends before the next tick, ticks only have to be counted.
     """
     trigger, policy = schedule.trigger, schedule.policy
     by_time = not (trigger.needs_past or trigger.counts_runs) and is_due_as_planned(trigger)
@@ -80,7 +80,7 @@ def is_countable(schedule: Schedule) -> bool:
 
 
 def is_due_as_planned(trigger: Trigger) -> bool:
-    """Return whether no tick is moved: only what is around a whole trigger can do that."""
+    """Return whether no tick is moved, which only a wrapper of a whole trigger can do."""
     match trigger:
         case Bounded():
             return is_due_as_planned(trigger.trigger)
@@ -91,9 +91,9 @@ def is_due_as_planned(trigger: Trigger) -> bool:
             return True
 
 
-def link(lanes: Mapping[str, ScheduleState], follows: Mapping[str, set[str]]) -> None:
-    """Let each lane know which ones follow it; those that are followed are not just counted."""
+def link(states: Mapping[str, ScheduleState], follows: Mapping[str, set[str]]) -> None:
+    """Set the followers of each state. Schedules with followers are not countable."""
     for schedule_id, followed in follows.items():
-        for name in followed & lanes.keys():
-            lanes[name].followers.append(lanes[schedule_id])
-            lanes[name].is_countable = False
+        for name in followed & states.keys():
+            states[name].followers.append(states[schedule_id])
+            states[name].is_countable = False

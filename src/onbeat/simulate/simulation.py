@@ -1,10 +1,10 @@
-"""What schedules would do: the production `plan()` on a virtual clock.
+"""Simulation of schedules: the production `plan()` on a virtual clock.
 
-Nothing is read, written or started. Every tick is decided by the functions that the engine decides
-with, given where schedules stand; a run is taken to succeed after the length that is usual for its
-schedule. Ticks that cannot influence one another are only counted: see `counting`.
+Nothing is read, written or started. Starting from a snapshot, every tick is decided by the
+functions of the engine; a run is assumed to succeed after the usual length of its schedule. Ticks
+that do not influence one another are only counted: see `counted_ticks`.
 
-    simulation = Simulation(standings, until=until)
+    simulation = Simulation(snapshot, until=until)
     for done in simulation.steps():  # a few hundredths of a second each
         ...
     simulation.forecast()
@@ -46,19 +46,19 @@ __all__ = [
 ]
 
 LONGEST = 5 * 366 * 86_400_000
-MOST_PLAYED = 500_000  # ticks that are decided one by one: they take longest
+MOST_PLAYED = 500_000  # ticks that are decided one by one, which takes longest
 MOST_COUNTED = 100_000_000  # ticks that are only counted
-RUN_LENGTH = 1000  # of schedules that have not run yet
-FIRST_STRETCH, LONGEST_STRETCH = 3600, 28 * 86_400  # seconds
-ENOUGH = 500_000  # ticks in one stretch: so many are held in memory
+RUN_LENGTH = 1000  # of schedules without past runs
+FIRST_SPAN, LONGEST_SPAN = 3600, 28 * 86_400  # seconds
+MOST_PER_SPAN = 500_000  # ticks in one span, which are held in memory
 
 
 class Simulation:
-    """One forecast in the making: `steps` makes it, `forecast` tells it."""
+    """A simulation: `steps` runs it, `forecast` returns the result."""
 
     def __init__(
         self,
-        standings: Snapshot,
+        snapshot: Snapshot,
         *,
         until: int,
         since: int | None = None,
@@ -70,67 +70,70 @@ class Simulation:
         counts: bool = True,
         witness: Witness | None = None,
     ) -> None:
-        """Begin where schedules stand, and count from `since` on, for those in `only` alone.
+        """Start from a snapshot, and report from `since` on, for the schedules in `only`.
 
-        Days are those of `timezone`. Without `counts` everything is played, and the witness told.
+        Days are those of `timezone`. Without `counts` every tick is decided one by one, and passed
+        to the witness.
         """
-        self._first = standings.now
+        self._first = snapshot.now
         self._since = self._first if since is None else max(since, self._first)
-        self._asked = until
+        self._until = until
         self._last, self._cut_off = min(until, self._since + LONGEST), ""
         if self._last < until:
-            self._cut_off = "five years are the longest that is simulated"
-        self._places = standings.places
+            self._cut_off = "a simulation covers at most five years"
+        self._places = snapshot.places
         self._days = DayCounters(self._since // 1000, -(-self._last // 1000), zone(timezone))
-        self._books = Recorder(self._days, since=self._since, witness=witness)
-        self._world = Simulator(self._books, standings.places, now=self._first)
+        self._recorder = Recorder(self._days, since=self._since, witness=witness)
+        self._simulator = Simulator(self._recorder, snapshot.places, now=self._first)
         self._most_played, self._most_counted, self._counts = most_played, most_counted, counts
-        self._counted, self._feeds = 0, TickSources(-(-self._last // 1000))
+        self._counted, self._sources = 0, TickSources(-(-self._last // 1000))
         self._busiest: Mapping[str, int] = {}
-        self._part = 0.0  # how much of it is done
-        self._lanes: dict[str, ScheduleState] = {}
-        self._enter(standings, only, run_length)
+        self._part = 0.0  # the completed part
+        self._states: dict[str, ScheduleState] = {}
+        self._enter(snapshot, only, run_length)
 
     def steps(self) -> Iterator[float]:
-        """Go on, and yield how much of it is done: from 0 to 1, every few hundredths of a second.
+        """Run the simulation; yield the completed part, 0 to 1, every few hundredths of a second.
 
-        A stretch of time after the other, so that memory is bounded: what is played of it first,
-        then what is only counted, then how many runs there are at the same time.
+        It proceeds in spans of time, so that memory is bounded. In each span, ticks are first
+        decided one by one, then counted, and then the maximum number of concurrent runs is updated.
         """
-        first, length = -(-self._first // 1000), FIRST_STRETCH
+        first, length = -(-self._first // 1000), FIRST_SPAN
         while first * 1000 < self._last and not self._has_counted_enough(first):
             last = min((first + length) // 60 * 60, -(-self._last // 1000))
-            stretch, before = self._stretch(first, last), self._world.decided
-            for _ in self._divide(stretch, first):
+            span, before = self._make_span(first, last), self._simulator.decided
+            for _ in self._divide(span, first):
                 yield self._done(first * 1000)
-            for at in self._world.play(min(last * 1000, self._last), self._most_played):
+            for at in self._simulator.play(min(last * 1000, self._last), self._most_played):
                 yield self._done(at)
             if self._has_played_enough(first):
                 last = -(-self._last // 1000)
-                stretch.end_at(last)
-            for _ in stretch.count():
+                span.end_at(last)
+            for _ in span.count():
                 yield self._done(first * 1000)
-            for at in self._look_at_load(stretch, min(last * 1000, self._last)):
+            for at in self._find_peak(span, min(last * 1000, self._last)):
                 yield self._done(at)
-            self._counted += stretch.size
-            size = max(stretch.size + self._world.decided - before, 1)
-            length = max(60, min(8 * length, (last - first) * ENOUGH // size, LONGEST_STRETCH))
+            self._counted += span.size
+            size = max(span.size + self._simulator.decided - before, 1)
+            length = max(60, min(8 * length, (last - first) * MOST_PER_SPAN // size, LONGEST_SPAN))
             first = last
             yield self._done(first * 1000)
         self._set_aside()
 
     def forecast(self) -> Forecast:
-        """Return what was found."""
-        schedules = tuple(_told(lane) for _, lane in sorted(self._lanes.items()) if lane.is_told)
+        """Return the result."""
+        schedules = tuple(
+            _forecast(state) for _, state in sorted(self._states.items()) if state.is_reported
+        )
         skips: dict[Reason, int] = {}
         for each in schedules:
             for reason, number in each.skips.items():
                 skips[reason] = skips.get(reason, 0) + number
-        load = self._books.load
+        load = self._recorder.load
         return Forecast(
             first=self._since,
             last=self._last,
-            asked=self._asked,
+            asked=self._until,
             cut_off=self._cut_off,
             schedules=schedules,
             days=self._days.forecasts(),
@@ -139,7 +142,7 @@ class Simulation:
                     name, self._places.get(name, 1), each.peak, each.peak_at, each.waited,
                     each.longest_wait,
                 )
-                for name, each in sorted(self._books.groups.items())
+                for name, each in sorted(self._recorder.groups.items())
             ),
             ticks=sum(each.ticks for each in schedules),
             fires=sum(each.fires for each in schedules),
@@ -149,73 +152,73 @@ class Simulation:
             busiest=dict(sorted(self._busiest.items(), key=lambda each: (-each[1], each[0]))),
         )  # fmt: skip
 
-    def _enter(self, standings: Snapshot, only: Collection[str] | None, run_length: int) -> None:
-        """Have a lane for each schedule that is asked for, or that those depend on."""
-        played = list(standings.standings)
+    def _enter(self, snapshot: Snapshot, only: Collection[str] | None, run_length: int) -> None:
+        """Create the states of the schedules in `only` and of those that they depend on."""
+        selected = list(snapshot.standings)
         if only is not None:
-            concerned = _concerned(standings, only)
-            played = [each for each in played if each.schedule.schedule_id in concerned]
-        for standing in played:
-            schedule_id = standing.schedule.schedule_id
-            is_told = only is None or schedule_id in only
-            self._lanes[schedule_id] = ScheduleState(
-                standing, run_length=run_length, is_told=is_told
+            needed = _with_dependencies(snapshot, only)
+            selected = [each for each in selected if each.schedule.schedule_id in needed]
+        for entry in selected:
+            schedule_id = entry.schedule.schedule_id
+            is_reported = only is None or schedule_id in only
+            self._states[schedule_id] = ScheduleState(
+                entry, run_length=run_length, is_reported=is_reported
             )
-        link(self._lanes, {s.schedule.schedule_id: follows(s.schedule) for s in played})
-        for standing in played:
-            lane = self._lanes[standing.schedule.schedule_id]
-            self._world.enter(lane, standing)
-            self._world.await_due(lane)
+        link(self._states, {s.schedule.schedule_id: follows(s.schedule) for s in selected})
+        for entry in selected:
+            state = self._states[entry.schedule.schedule_id]
+            self._simulator.enter(state, entry)
+            self._simulator.await_due(state)
 
-    def _stretch(self, first: int, last: int) -> CountedSpan:
+    def _make_span(self, first: int, last: int) -> CountedSpan:
         since = -(-self._since // 1000)
-        return CountedSpan(first, last, self._feeds, self._books, self._days, since=since)
+        return CountedSpan(first, last, self._sources, self._recorder, self._days, since=since)
 
-    def _divide(self, stretch: CountedSpan, first: int) -> Iterator[int]:
-        """Find the schedules that are only counted in a stretch; see that the others are played.
+    def _divide(self, span: CountedSpan, first: int) -> Iterator[int]:
+        """Choose the schedules that are counted in a span; the others are simulated one by one.
 
-        A schedule may be counted in one stretch and played in the next.
+        A schedule may be counted in one span and simulated in the next.
         """
-        told = 0
-        for number, lane in enumerate(self._lanes.values(), 1):
-            if self._counts and stretch.take(lane):
-                lane.is_counted = True
-            elif lane.is_counted:
-                self._world.now = max(self._world.now, first * 1000)
-                self._world.take_over(lane)
-            if stretch.size - told >= SLICE or number % 250 == 0:
-                told = stretch.size
-                yield told
+        reported = 0
+        for number, state in enumerate(self._states.values(), 1):
+            if self._counts and span.take(state):
+                state.is_counted = True
+            elif state.is_counted:
+                self._simulator.now = max(self._simulator.now, first * 1000)
+                self._simulator.play_from_now(state)
+            if span.size - reported >= SLICE or number % 250 == 0:
+                reported = span.size
+                yield reported
 
-    def _look_at_load(self, stretch: CountedSpan, until: int) -> Iterator[int]:
-        """Find out whether there is a new peak, and who runs then."""
-        books, lanes = self._books, self._lanes.values()
-        before = books.load.peak_at
+    def _find_peak(self, span: CountedSpan, until: int) -> Iterator[int]:
+        """Update the peak, and the schedules that run at that time."""
+        recorder, states = self._recorder, self._states.values()
+        before = recorder.load.peak_at
 
         def find(first: int, last: int) -> Times:
-            played, counted = books.times(lanes, first, last), stretch.times(first, last)
-            return played[0] + counted[0], played[1] + counted[1]
+            single, counted = recorder.times(states, first, last), span.times(first, last)
+            return single[0] + counted[0], single[1] + counted[1]
 
-        yield from books.load.look(until, find)
-        at = books.load.peak_at
+        yield from recorder.load.find_peaks(until, find)
+        at = recorder.load.peak_at
         if at is not None and at != before:
             first = at // MINUTE * MINUTE
-            found = books.who_runs(lanes, first, first + MINUTE)
-            found.update(stretch.who_runs(first, first + MINUTE))
+            found = recorder.runs_by_schedule(states, first, first + MINUTE)
+            found.update(span.runs_by_schedule(first, first + MINUTE))
             self._busiest = found
-        books.turn_the_page()
+        recorder.forget_finished()
 
     def _has_played_enough(self, first: int) -> bool:
-        """Return whether too many ticks had to be decided one by one: then it ends where it is."""
-        at = self._world.next_at()
-        if self._world.decided < self._most_played or at is None or at >= self._last:
+        """End the simulation here if too many ticks were decided one by one."""
+        at = self._simulator.next_at()
+        if self._simulator.decided < self._most_played or at is None or at >= self._last:
             return False
         self._last = max(at, first * 1000)
         self._cut_off = f"{self._most_played} ticks had to be decided one by one"
         return True
 
     def _has_counted_enough(self, first: int) -> bool:
-        """Return whether too many ticks were counted: then it ends before the next stretch."""
+        """End the simulation before the next span if too many ticks were counted."""
         if self._counted < self._most_counted:
             return False
         self._last = first * 1000
@@ -223,11 +226,11 @@ class Simulation:
         return True
 
     def _set_aside(self) -> None:
-        """Skip the ticks of those that are still paused."""
-        self._world.now = self._last
-        for lane in self._lanes.values():
-            if lane.is_paused:
-                self._world.set_aside(lane, self._last - 1)
+        """Skip the ticks of schedules that are still paused."""
+        self._simulator.now = self._last
+        for state in self._states.values():
+            if state.is_paused:
+                self._simulator.set_aside(state, self._last - 1)
 
     def _done(self, at: int) -> float:
         part = (at - self._first) / max(self._last - self._first, 1)
@@ -235,10 +238,10 @@ class Simulation:
         return self._part
 
 
-def _concerned(standings: Snapshot, only: Collection[str]) -> set[str]:
-    """Return these schedules and those whose runs they follow, or share a group with."""
+def _with_dependencies(snapshot: Snapshot, only: Collection[str]) -> set[str]:
+    """Return these schedules, those that they follow, and those in the same groups."""
     found, new = set[str](), set(only)
-    by_id = {standing.schedule.schedule_id: standing.schedule for standing in standings.standings}
+    by_id = {entry.schedule.schedule_id: entry.schedule for entry in snapshot.standings}
     while new:
         found |= new
         schedules = [by_id[name] for name in new if name in by_id]
@@ -249,16 +252,16 @@ def _concerned(standings: Snapshot, only: Collection[str]) -> set[str]:
     return found
 
 
-def _told(lane: ScheduleState) -> ScheduleForecast:
-    counted = lane.count
+def _forecast(state: ScheduleState) -> ScheduleForecast:
+    counted = state.count
     return ScheduleForecast(
-        lane.schedule_id,
-        lane.length,
-        lane.is_length_known,
+        state.schedule_id,
+        state.length,
+        state.is_length_known,
         counted.ticks,
         counted.fires,
         dict(counted.skips),
-        lane.waiting(),
+        state.waiting(),
         counted.ended_early,
         counted.waited,
         counted.longest_wait,

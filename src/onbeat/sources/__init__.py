@@ -1,1 +1,1 @@
-"""Definitions from elsewhere: files a person edits, calendars others publish."""
+"""Readers of definition files and of calendars."""

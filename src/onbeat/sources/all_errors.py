@@ -1,7 +1,7 @@
-"""All that is wrong with one schedule, found by reading its fields apart from each other.
+"""Find all errors of one schedule, by reading each field separately.
 
-A reader stops at the first field it refuses. Here each field is read beside others that are right,
-so that one mistake hides no other and none is told of that only follows from another.
+A reader stops at the first invalid field. Here each field is read together with valid ones, so that
+an error neither hides another nor causes follow-up errors.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,79 +16,80 @@ from onbeat.errors import InvalidSchedule, meant, naming, shown
 Fields = Mapping[str, object]
 Read = Callable[[str, Fields], object]
 
-MOST = 100  # of one schedule that are told
-UNKNOWN = "no field has this name"
-RIGHT: dict[str, object] = {"every": "1h", "run": {"command": ["true"]}}
-WHERE = ("timezone", "dst")
-KNOWN = {*KINDS, *WHERE, *LIMITS, *POLICIES, "run", "when", "description", "calendars"}
+MOST_ERRORS = 100  # reported for one schedule
+UNKNOWN = "no field has this name"  # the text of `check_names`
+VALID: dict[str, object] = {"every": "1h", "run": {"command": ["true"]}}
+ZONE_FIELDS = ("timezone", "dst")
+FIELD_NAMES = {
+    *KINDS, *ZONE_FIELDS, *LIMITS, *POLICIES, "run", "when", "description", "calendars",
+}  # fmt: skip
 
 
-def refusals_of(name: str, given: object, read: Read) -> list[InvalidSchedule]:
-    """Return why `read` refuses these fields: none only if it takes them as they are."""
+def find_errors(name: str, values: object, read: Read) -> list[InvalidSchedule]:
+    """Return why `read` refuses these fields; empty if it accepts them."""
     try:
         check_id(name)
     except InvalidSchedule as refused:
         return [InvalidSchedule("", refused.problem, hint=refused.hint)]
     try:
-        fields = fields_of(given)
+        fields = require_fields(values)
     except InvalidSchedule as refused:
         return [refused]
-    found = list(islice(_apart(name, fields, read), MOST))
-    return found or list(_tried(read, name, fields))
+    errors = list(islice(_errors_by_field(name, fields, read), MOST_ERRORS))
+    return errors or list(_errors(read, name, fields))
 
 
-def fields_of(given: object) -> Fields:
-    """Return the fields of a schedule, or refuse what are none."""
-    if not isinstance(given, Mapping):
+def require_fields(values: object) -> Fields:
+    """Return the fields of a schedule, or refuse what is not a mapping."""
+    if not isinstance(values, Mapping):
         hint = "fields, such as every: 90m and run: {...}"
-        raise InvalidSchedule("", f"{shown(given)} is no schedule", hint=hint)
-    return given
+        raise InvalidSchedule("", f"{shown(values)} is not a schedule", hint=hint)
+    return values
 
 
-def _apart(name: str, given: Fields, read: Read) -> Iterator[InvalidSchedule]:
-    for field in given:
-        if field not in KNOWN:
-            hint = "did you mean 'timezone'?" if "zone" in field or field == "tz" else ""
-            refused = hint or meant(field, KNOWN)
-            yield InvalidSchedule(shown(field).strip("'"), UNKNOWN, hint=refused)
-    where: dict[str, object] = {}
-    for field in WHERE:
-        refusals = list(_tried(read, name, RIGHT | _only(given, [field])))
-        yield from refusals
-        where |= {} if refusals else _only(given, [field])
-    named = where | _only(given, ["calendars"])
-    kinds = _only(given, KINDS)
-    yield from _tried(read, name, {"run": RIGHT["run"]} | kinds | named)
-    for field in _only(given, sorted(LIMITS)):
-        yield from _tried(read, name, RIGHT | named | _only(given, [field]))
-    for field in _only(given, POLICIES):
+def _errors_by_field(name: str, fields: Fields, read: Read) -> Iterator[InvalidSchedule]:
+    for field in fields:
+        if field not in FIELD_NAMES:
+            is_zone = "zone" in field or field == "tz"
+            hint = "did you mean 'timezone'?" if is_zone else meant(field, FIELD_NAMES)
+            yield InvalidSchedule(shown(field).strip("'"), UNKNOWN, hint=hint)
+    context: dict[str, object] = {}
+    for field in ZONE_FIELDS:
+        errors = list(_errors(read, name, VALID | _pick(fields, [field])))
+        yield from errors
+        context |= {} if errors else _pick(fields, [field])
+    context |= _pick(fields, ["calendars"])
+    yield from _errors(read, name, {"run": VALID["run"]} | _pick(fields, KINDS) | context)
+    for field in _pick(fields, sorted(LIMITS)):
+        yield from _errors(read, name, VALID | context | _pick(fields, [field]))
+    for field in _pick(fields, POLICIES):
         try:
             with naming(field):
-                POLICIES[field].read(given[field])
+                POLICIES[field].read(fields[field])
         except InvalidSchedule as refused:
             yield refused
-    yield from _of_target(read, name, "run", given.get("run"))
-    yield from _of_target(read, name, "when", given.get("when"))
-    yield from _tried(read, name, RIGHT | _only(given, ["description"]))
+    yield from _target_errors(read, name, "run", fields.get("run"))
+    yield from _target_errors(read, name, "when", fields.get("when"))
+    yield from _errors(read, name, VALID | _pick(fields, ["description"]))
 
 
-def _only(given: Fields, names: Iterable[str]) -> dict[str, object]:
-    return {name: given[name] for name in names if name in given}
+def _pick(fields: Fields, names: Iterable[str]) -> dict[str, object]:
+    return {name: fields[name] for name in names if name in fields}
 
 
-def _tried(read: Read, name: str, fields: Fields) -> Iterator[InvalidSchedule]:
+def _errors(read: Read, name: str, fields: Fields) -> Iterator[InvalidSchedule]:
     try:
         read(name, fields)
     except InvalidSchedule as refused:
         yield refused
 
 
-def _of_target(read: Read, name: str, field: str, target: object) -> Iterator[InvalidSchedule]:
-    """Yield what is wrong with a target: every name that is not known, then the first other."""
-    while refusals := list(_tried(read, name, RIGHT | {field: target})):
-        yield from refusals
-        unknown = refusals[0].field.removeprefix(f"{field}.")
-        if refusals[0].problem != UNKNOWN or not isinstance(target, Mapping):
+def _target_errors(read: Read, name: str, field: str, target: object) -> Iterator[InvalidSchedule]:
+    """Yield the errors of a target: every unknown field, then the first other error."""
+    while errors := list(_errors(read, name, VALID | {field: target})):
+        yield from errors
+        unknown = errors[0].field.removeprefix(f"{field}.")
+        if errors[0].problem != UNKNOWN or not isinstance(target, Mapping):
             return
         if unknown not in target or unknown in TARGETS:
             return

@@ -1,6 +1,6 @@
-"""Exposes, where a panel of flows keeps them: a table of an `expose.db`, or a folder of YAML files.
+"""Read the exposes of a Kodosumi panel: a table in `expose.db`, or a folder of YAML files.
 
-Both are somebody else's: they are only read, and what cannot be read just now is not gone.
+Both belong to the panel and are only read. An expose that cannot be read is not treated as deleted.
 """
 
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ from onbeat.errors import InvalidSchedule, Mistake, shown
 from onbeat.sources.text_files import read_text
 from onbeat.sources.yaml_positions import read_yaml
 
-BUSY_LIMIT = 500  # milliseconds that a reader waits for whoever writes
-MOST = 10_000  # exposes: of more than these nobody could say which are gone
+BUSY_TIMEOUT = 500  # milliseconds
+MOST_EXPOSES = 10_000  # more are refused: reading only some would look like deletions
 SUFFIXES = (".yaml", ".yml")
 ROWS = "SELECT name, enabled, meta FROM expose ORDER BY name LIMIT ?"
 
@@ -28,40 +28,40 @@ class Exposes:
         self.path = path
 
     def read(self) -> list[tuple[str, Row | InvalidSchedule]]:
-        """Return every expose by name, or why that one cannot be read; refuse all if none can."""
+        """Return every expose by name, or why it cannot be read; raise if the source fails."""
         if self.path.is_dir():
-            return self._of_folder()
+            return self._read_folder()
         if not self.path.exists():
             problem = f"{self.path} does not exist"
             raise InvalidSchedule("", problem, hint="an expose.db, or a folder of YAML files")
         if not self.path.is_file():
             problem = f"{self.path} is not a regular file"
             raise InvalidSchedule("", problem, hint="an expose.db, or a folder of YAML files")
-        return self._of_database()
+        return self._read_database()
 
     def parse(self, text: str) -> object:
-        """Return what a YAML text says, or refuse it with its first mistake."""
-        return _parsed(text)
+        """Return the value of a YAML text, or refuse it with its first mistake."""
+        return _parse(text)
 
-    def _of_folder(self) -> list[tuple[str, Row | InvalidSchedule]]:
+    def _read_folder(self) -> list[tuple[str, Row | InvalidSchedule]]:
         try:
             files = [each for each in sorted(self.path.iterdir()) if each.suffix in SUFFIXES]
-        except OSError as broken:
-            problem = f"{self.path} cannot be read: {broken.strerror}"
+        except OSError as error:
+            problem = f"{self.path} cannot be read: {error.strerror}"
             raise InvalidSchedule("", problem, hint="a folder of YAML files") from None
         files = [each for each in files if not each.name.startswith(".")]
         self._check_number(len(files))
-        return [(each.stem, _of_file(each)) for each in files]
+        return [(each.stem, _read_file(each)) for each in files]
 
-    def _of_database(self) -> list[tuple[str, Row | InvalidSchedule]]:
-        hint = "an expose.db with its table expose"
+    def _read_database(self) -> list[tuple[str, Row | InvalidSchedule]]:
+        hint = "an expose.db with the table `expose`"
         try:
             flags = apsw.SQLITE_OPEN_READONLY
             with closing(apsw.Connection(str(self.path), flags=flags)) as connection:
-                connection.set_busy_timeout(BUSY_LIMIT)
-                rows = connection.execute(ROWS, (MOST + 1,)).fetchall()
-        except apsw.Error as broken:
-            problem = f"{self.path} cannot be read: {broken}"
+                connection.set_busy_timeout(BUSY_TIMEOUT)
+                rows = connection.execute(ROWS, (MOST_EXPOSES + 1,)).fetchall()
+        except apsw.Error as error:
+            problem = f"{self.path} cannot be read: {error}"
             raise InvalidSchedule("", problem, hint=hint) from None
         self._check_number(len(rows))
         return [
@@ -69,31 +69,31 @@ class Exposes:
         ]
 
     def _check_number(self, n: int) -> None:
-        if n > MOST:
-            problem = f"{self.path} has more than {MOST} exposes"
-            raise InvalidSchedule("", problem, hint=f"{MOST} at most")
+        if n > MOST_EXPOSES:
+            problem = f"{self.path} has more than {MOST_EXPOSES} exposes"
+            raise InvalidSchedule("", problem, hint=f"{MOST_EXPOSES} at most")
 
 
-def _of_file(path: Path) -> Row | InvalidSchedule:
+def _read_file(path: Path) -> Row | InvalidSchedule:
     try:
-        found = _parsed(read_text(path))
+        fields = _parse(read_text(path))
     except InvalidSchedule as refused:
         return refused
-    if not isinstance(found, Mapping):
+    if not isinstance(fields, Mapping):
         hint = "name, enabled, and meta: [{url, data}]"
-        return InvalidSchedule("", f"{path.name} has no fields in it", hint=hint)
-    if found.get("name", path.stem) != path.stem:
-        problem = f"{path.name} calls itself {shown(found['name'])}"
-        return InvalidSchedule("name", problem, hint=f"{path.stem}, as the file is called")
-    return {"name": path.stem, **found}
+        return InvalidSchedule("", f"{path.name} has no fields", hint=hint)
+    if fields.get("name", path.stem) != path.stem:
+        problem = f"{path.name} has the other name {shown(fields['name'])}"
+        return InvalidSchedule("name", problem, hint=f"{path.stem}, like the file")
+    return {"name": path.stem, **fields}
 
 
-def _parsed(text: str) -> object:
-    given, _, mistakes = read_yaml(text)
+def _parse(text: str) -> object:
+    value, _, mistakes = read_yaml(text)
     for mistake in mistakes:
-        raise InvalidSchedule(mistake.field, _told(mistake), hint=mistake.hint)
-    return given
+        raise InvalidSchedule(mistake.field, _with_line(mistake), hint=mistake.hint)
+    return value
 
 
-def _told(mistake: Mistake) -> str:
+def _with_line(mistake: Mistake) -> str:
     return mistake.problem if mistake.line is None else f"line {mistake.line}: {mistake.problem}"

@@ -1,6 +1,7 @@
 """Public holidays of a country or region as items of `exclude`, from the `holidays` package."""
 
 from onbeat.errors import InvalidSchedule, shown
+from onbeat.files.extras import install_command
 
 YEARS = range(2020, 2051)
 
@@ -10,16 +11,16 @@ def holiday_items(region: str) -> tuple[str, ...]:
     try:
         import holidays  # noqa: PLC0415 - an extra
     except ImportError:
-        hint = "pip install 'onbeat[holidays]'"
+        hint = install_command("holidays")
         raise InvalidSchedule(
             "holidays", "the package `holidays` is not installed", hint=hint
         ) from None
     country, _, part = region.partition("-")
     try:
-        found = holidays.country_holidays(country, subdiv=part or None, years=YEARS)
+        days = holidays.country_holidays(country, subdiv=part or None, years=YEARS)
     except NotImplementedError:
-        hint = "a country's two letters and, if you like, a region: DE or DE-BY"
+        hint = "a country code, optionally with a region: DE or DE-BY"
         raise InvalidSchedule(
             "holidays", f"no region is called {shown(region)}", hint=hint
         ) from None
-    return tuple(sorted(day.isoformat() for day in found))
+    return tuple(sorted(day.isoformat() for day in days))

@@ -1,4 +1,4 @@
-"""Events of an iCalendar file (RFC 5545) as items of `exclude`: days, spans, yearly days."""
+"""Read the events of an iCalendar file (RFC 5545) as items of `exclude`."""
 
 import re
 from datetime import date, timedelta
@@ -10,50 +10,49 @@ from onbeat.core.time.zones import DAY, zone
 from onbeat.errors import InvalidSchedule, naming, shown
 from onbeat.sources.text_files import read_text
 
-Event = dict[str, tuple[str, str]]  # the parameters and the value of each line, by its name
+Event = dict[str, tuple[str, str]]  # property name -> its parameters and its value
 
 _TIME = re.compile(r"(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d)(Z?))?", re.ASCII)
 
 
 def ics_items(path: Path) -> tuple[str, ...]:
-    """Read a file, or refuse it."""
+    """Return the items of a file, or refuse it."""
     with naming("ics"):
         return parse_ics(read_text(path))
 
 
 def parse_ics(text: str) -> tuple[str, ...]:
-    """Return what the events of an iCalendar text cover."""
-    found: list[str] = []
+    """Return the days and spans of the events in an iCalendar text."""
+    items: list[str] = []
     event: Event | None = None
-    inside = 0  # components within the event, such as its alarms, whose lines are their own
-    for line in re.sub(r"\r?\n[ \t]", "", text).splitlines():  # a line with a blank first goes on
+    depth = 0  # of components nested in the event, such as alarms, whose lines are ignored
+    for line in re.sub(r"\r?\n[ \t]", "", text).splitlines():  # unfold continued lines
         head, _, value = line.partition(":")
         name, _, parameters = head.partition(";")
         name, value = name.upper(), value.strip()
         if event is None:
             event = {} if (name, value.upper()) == ("BEGIN", "VEVENT") else None
         elif name == "BEGIN":
-            inside += 1
-        elif name == "END" and inside:
-            inside -= 1
+            depth += 1
+        elif name == "END" and depth:
+            depth -= 1
         elif name == "END":
             if event.get("STATUS", ("", ""))[1].upper() != "CANCELLED":
-                found.append(_item(event))
+                items.append(_item(event))
             event = None
-        elif not inside:
+        elif not depth:
             event[name] = (parameters, value)
-    if not found:
-        raise InvalidSchedule("", "there is no event in it", hint="BEGIN:VEVENT ... END:VEVENT")
-    return tuple(found)
+    if not items:
+        raise InvalidSchedule("", "it has no event", hint="BEGIN:VEVENT ... END:VEVENT")
+    return tuple(items)
 
 
 def _item(event: Event) -> str:
     parameters, start = event.get("DTSTART", ("", ""))
     first = _TIME.fullmatch(start)
     if first is None:
-        raise InvalidSchedule(
-            "", f"{shown(start)} is no DTSTART", hint="20261225 or 20261225T090000Z"
-        )
+        problem = f"{shown(start)} is not a DTSTART"
+        raise InvalidSchedule("", problem, hint="20261225 or 20261225T090000Z")
     if "RDATE" in event:
         raise InvalidSchedule("", "RDATE is not supported", hint="an event for each date")
     if "RRULE" in event:
@@ -61,17 +60,18 @@ def _item(event: Event) -> str:
     length = parse_duration(event["DURATION"][1]).elapsed if "DURATION" in event else None
     if first[4] is None:
         return _days(start, event.get("DTEND", ("", ""))[1], length)
-    begins = _moment(parameters, start)
+    begins = _date_time(parameters, start)
     if "DTEND" in event:
-        return f"{begins}..{_moment(*event['DTEND'])}"
+        return f"{begins}..{_date_time(*event['DTEND'])}"
     if length is None or not begins.endswith("Z"):
-        raise InvalidSchedule("", f"the event of {shown(start)} has no end", hint="a DTEND")
+        problem = f"the event at {shown(start)} has no end"
+        raise InvalidSchedule("", problem, hint="a DTEND")
     return f"{begins}..{rfc3339(resolve(begins, zone('UTC')) + length)}"
 
 
 def _yearly(rule: str, start: str) -> str:
     if rule.upper() != "FREQ=YEARLY" or len(start) != 8:
-        hint = "whole days with RRULE:FREQ=YEARLY, or events written out"
+        hint = "whole days with RRULE:FREQ=YEARLY, or one event for each date"
         raise InvalidSchedule("", f"the rule {shown(rule)} is not supported", hint=hint)
     return f"{start[4:6]}-{start[6:8]}"
 
@@ -87,16 +87,16 @@ def _date(text: str) -> date:
     try:
         return date(int(text[:4]), int(text[4:6]), int(text[6:8]))
     except ValueError:
-        raise InvalidSchedule("", f"{shown(text)} is no date", hint="such as 20261225") from None
+        problem = f"{shown(text)} is not a date"
+        raise InvalidSchedule("", problem, hint="such as 20261225") from None
 
 
-def _moment(parameters: str, text: str) -> str:
-    """Return a DTSTART or DTEND in one spelling: UTC, or local if it has no zone."""
+def _date_time(parameters: str, text: str) -> str:
+    """Return a DTSTART or DTEND as a canonical time: UTC, or local if it has no zone."""
     match = _TIME.fullmatch(text)
     if match is None or match[4] is None:
-        raise InvalidSchedule(
-            "ics", f"{shown(text)} is no date and time", hint="such as 20261225T090000Z"
-        )
+        problem = f"{shown(text)} is not a date and time"
+        raise InvalidSchedule("ics", problem, hint="such as 20261225T090000Z")
     year, month, day, hour, minute, second, utc = match.groups()
     moment = canonical_time(f"{year}-{month}-{day}T{hour}:{minute}:{second}{utc}")
     named = re.search(r'TZID="?([^";:]+)', parameters, re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""The zone that a machine is in, as its owner has set it up."""
+"""Find the time zone that a machine is configured for."""
 
 import logging
 from functools import cache
@@ -11,29 +11,28 @@ log = logging.getLogger("onbeat.sources")
 
 
 def local_zone(variable: str | None, folder: Path) -> str:
-    """Return the name of the zone of a machine, by `TZ` and the files of `/etc`; else UTC.
+    """Return the name of the zone set by `TZ`, or else by the files in `folder` (`/etc`).
 
-    As everywhere on such machines: TZ comes first, also if it is empty, which is UTC. One with
-    rules of its own (`CET-1CEST`) names no zone: that is told once, and is UTC.
+    UTC where neither names a zone. As in POSIX, an empty `TZ` is UTC. A `TZ` with rules
+    (`CET-1CEST`) is not the name of a zone: it is UTC, with one warning.
     """
     if variable is not None:
-        found = _known(variable.removeprefix(":"))
-        if variable and not found:
-            _tell(variable)
-        return found or "UTC"
-    told, linked = _first_line(folder / "timezone"), _linked(folder / "localtime")
-    return _known(told) or _known(linked) or "UTC"
+        name = _zone_name(variable.removeprefix(":"))
+        if variable and not name:
+            _warn(variable)
+        return name or "UTC"
+    from_file, from_link = _first_line(folder / "timezone"), _link_target(folder / "localtime")
+    return _zone_name(from_file) or _zone_name(from_link) or "UTC"
 
 
-@cache
-def _tell(variable: str) -> None:
-    """Tell of a variable that names no zone, once in a process."""
-    told = "TZ: %s names no zone: it is UTC here (a name such as Europe/Berlin, or `timezone`)"
-    log.warning(told, shown(variable))
+@cache  # once in a process
+def _warn(variable: str) -> None:
+    text = "TZ: %s is not the name of a zone, using UTC (set a name such as Europe/Berlin)"
+    log.warning(text, shown(variable))
 
 
-def _known(name: str) -> str:
-    """Return the name of a zone, also if it is the path of one; nothing if it is none."""
+def _zone_name(name: str) -> str:
+    """Return the canonical name of a zone, also from the path of its file; empty if unknown."""
     name = name.rpartition("zoneinfo/")[2]
     try:
         return zone(name).name
@@ -49,7 +48,7 @@ def _first_line(path: Path) -> str:
         return ""
 
 
-def _linked(path: Path) -> str:
+def _link_target(path: Path) -> str:
     try:
         return str(path.readlink())
     except OSError:

@@ -1,4 +1,4 @@
-"""A file of plain fields: YAML, TOML or JSON, as its ending says."""
+"""Read a file of fields in YAML, TOML or JSON, by its suffix."""
 
 import json
 import tomllib
@@ -13,74 +13,76 @@ from onbeat.sources.yaml_positions import read_yaml
 
 
 class FieldsFile:
-    """A file that a person edits, and how it looked when it was last read."""
+    """A file of fields that is edited while Onbeat runs."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._watched = Watched(path)
 
     def read(self) -> object:
-        """Return what is in it, or refuse it with every mistake."""
+        """Return its fields, or refuse it with every mistake."""
         return read_fields(self.path)
 
     def has_changed(self) -> bool:
-        """Return whether it was edited, and has come to rest."""
+        """Return whether it was edited and is no longer being written."""
         return self._watched.look()
 
     def put_back(self) -> None:
-        """Have it count as edited."""
+        """Count it as edited, so that it is read again."""
         self._watched.put_back()
 
 
 def read_fields(path: Path) -> object:
-    """Return what a file says, or refuse it: also for a name that is there twice."""
+    """Return the fields of a file, or refuse it, also for a duplicate name."""
     read = READERS.get(path.suffix.lower())
     if read is None:
-        _refuse(path, f"{shown(path.suffix)} is no ending of such a file", ", ".join(READERS))
+        _refuse(path, f"{shown(path.suffix)} is not a supported suffix", ", ".join(READERS))
     try:
         text = read_text(path)
     except InvalidSchedule as refused:
         _refuse(path, refused.problem.removeprefix(f"{path.name} "), refused.hint)
-    found = read(path, text)
-    if found is None or found == {}:  # it was truncated, or is yet to be written
+    fields = read(path, text)
+    if fields is None or fields == {}:  # it was truncated, or is yet to be written
         _refuse(path, "it is empty", "fields by name")
-    return found
+    return fields
 
 
 def _yaml(path: Path, text: str) -> object:
-    given, _, mistakes = read_yaml(text)
+    value, _, mistakes = read_yaml(text)
     if mistakes:
         raise InvalidFile(str(path), mistakes)
-    return given
+    return value
 
 
 def _toml(path: Path, text: str) -> object:
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as broken:
-        _refuse(path, f"it is not TOML: {broken}", "TOML 1.0")
+    except (ValueError, RecursionError) as error:
+        _refuse(path, f"it is not TOML: {error}", "TOML 1.0")
 
 
 def _json(path: Path, text: str) -> object:
     try:
         return json.loads(
-            text.removeprefix("\ufeff"), object_pairs_hook=_once, parse_constant=_no_number
+            text.removeprefix("\ufeff"),
+            object_pairs_hook=_refuse_duplicates,
+            parse_constant=_refuse_constant,
         )
-    except (ValueError, RecursionError) as broken:
-        _refuse(path, f"it is not JSON: {broken}", "RFC 8259")
+    except (ValueError, RecursionError) as error:
+        _refuse(path, f"it is not JSON: {error}", "RFC 8259")
 
 
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found: dict[str, object] = {}
+def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields: dict[str, object] = {}
     for name, value in pairs:
-        if name in found:
-            raise ValueError(f"the name {shown(name)} is there twice")
-        found[name] = value
-    return found
+        if name in fields:
+            raise ValueError(f"the key {shown(name)} appears twice")
+        fields[name] = value
+    return fields
 
 
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number")
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a number")
 
 
 def _refuse(path: Path, problem: str, hint: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Texts from files a person names."""
+"""Read text files that a user names."""
 
 from pathlib import Path
 
@@ -9,13 +9,13 @@ LARGEST_FILE = LARGEST
 
 
 def read_text(path: Path) -> str:
-    """Return what is in a regular file, or refuse it."""
+    """Return the text of a regular file in UTF-8, or refuse it."""
     if "\0" in str(path):
         raise InvalidSchedule("", f"{shown(path.name)} is not a file name", hint="a path")
     try:
         text = read_regular(path, most=LARGEST_FILE).decode("utf-8")
-    except OSError as failed:
-        problem = f"{path.name} cannot be read: {failed.strerror}"
+    except OSError as error:
+        problem = f"{path.name} cannot be read: {error.strerror}"
         raise InvalidSchedule("", problem, hint="a file that this user may read") from None
     except UnicodeDecodeError:
         raise InvalidSchedule("", f"{path.name} is not in UTF-8", hint="save it in UTF-8") from None

@@ -1,56 +1,56 @@
-"""A file that is looked at every second: what it says is taken up when it has changed."""
+"""Watch a file by polling it every second."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-A_MOMENT = partial(asyncio.sleep, 1.0)  # from look to look
+A_MOMENT = partial(asyncio.sleep, 1.0)  # between two polls
 
-Appearance = tuple[int, int, int, int] | None  # None: it is not there
+Signature = tuple[int, int, int, int] | None  # None: the file does not exist
 
 
-def appearance(path: Path) -> Appearance:
-    """Return what tells a file from how it was before, without reading it."""
+def signature(path: Path) -> Signature:
+    """Return values that differ after a file was changed or replaced, without reading it."""
     try:
-        found = path.stat()
+        stat = path.stat()
     except (OSError, ValueError):
         return None
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size
+    return stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_size
 
 
 class Watched:
-    """A file, and how it looked when it was last taken up: to begin with, now."""
+    """A file, and its signature when it was last applied; at first, that of now."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._taken_up = self._seen = appearance(path)
+        self._applied = self._latest = signature(path)
 
     def look(self) -> bool:
-        """Return whether it has changed, and has come to rest: who is still writing is waited for.
+        """Return whether the file changed since it was applied; if so, it counts as applied.
 
-        If so it counts as taken up.
+        A file that changed since the last look may still be written: wait for the next look.
         """
-        before, self._seen = self._seen, appearance(self.path)
-        is_new = self._seen == before and self._seen != self._taken_up
-        if is_new:
-            self._taken_up = self._seen
-        return is_new
+        before, self._latest = self._latest, signature(self.path)
+        has_changed = self._latest == before and self._latest != self._applied
+        if has_changed:
+            self._applied = self._latest
+        return has_changed
 
     def put_back(self) -> None:
-        """Have it count as changed: it could not be taken up."""
-        self._taken_up = (0, 0, 0, 0)
+        """Count the file as changed: it could not be applied."""
+        self._applied = (0, 0, 0, 0)
 
 
 async def watch(
     watched: Watched,
-    take_up: Callable[[], Awaitable[bool]],
+    apply: Callable[[], Awaitable[bool]],
     *,
     pause: Callable[[], Awaitable[None]] = A_MOMENT,
 ) -> None:
-    """Call `take_up` whenever a file has changed, and once more if it returns that it could not."""
+    """Call `apply` whenever a file has changed, and again while it returns False."""
     while True:
         await pause()
-        # In a thread, as a file on another machine may let one wait.
-        if await asyncio.to_thread(watched.look) and not await take_up():
+        # In a thread: a network file system may block.
+        if await asyncio.to_thread(watched.look) and not await apply():
             watched.put_back()

@@ -1,6 +1,6 @@
-"""Schedules written as a YAML file, which says the same when it is applied to an empty database.
+"""Write schedules as a YAML file that recreates them in an empty database.
 
-What readers of YAML 1.1 would take for something else is in quotes: `on`, `12:30`, `1e3`.
+Texts that a reader of YAML 1.1 would take for another type are quoted: `on`, `12:30`, `1e3`.
 """
 
 import re
@@ -21,50 +21,50 @@ ORDER = ("description", *KINDS, *sorted(AROUND), *TARGETS, "run", "when", *POLIC
 
 
 def write_yaml(definitions: Mapping[str, str]) -> str:
-    """Return a file with these schedules: ids, and definitions as they are kept."""
+    """Return the YAML of these schedules: ids, and definitions as stored."""
     parts = Parts()
     parts.look(definitions.values())
     return parts.yaml(definitions) + parts.yaml_end()
 
 
 class Parts:
-    """A file of schedules that is written part by part, whatever its size.
+    """A file of schedules, written in parts of any number.
 
-    First all definitions are looked at, for calendars that all mean the same by a name: these are
-    written once, at the head. Then all are written.
+    `look` goes through all definitions first: a calendar name with the same items everywhere is
+    written once, at the head of the file.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[str, Sequence[str] | None] = {}  # None: it means several things
+        self._calendars: dict[str, Sequence[str] | None] = {}  # None: the name is ambiguous
         self._is_begun = False
 
     def look(self, definitions: Iterable[str]) -> None:
-        """Look at definitions, before any is written."""
+        """Collect the calendars of definitions, before any is written."""
         for text in definitions:
             if '"calendars"' not in text:
                 continue
             for name, items in _calendars(msgspec.json.decode(text, type=Fields)).items():
-                known = self._seen.setdefault(name, items)
-                self._seen[name] = items if known == items else None
+                first = self._calendars.setdefault(name, items)
+                self._calendars[name] = items if first == items else None
 
     def yaml(self, definitions: Mapping[str, str]) -> str:
-        """Return some more schedules as YAML, after the head if they are the first."""
+        """Return the next schedules as YAML, after the head if they are the first."""
         schedules, head = self._fields(definitions), ""
         if not schedules:
             return ""
         if not self._is_begun:
-            head = HEAD + (_dumped({"calendars": self._shared}) if self._shared else "")
-        text = _dumped({"schedules": schedules})
+            head = HEAD + (_dump({"calendars": self._shared}) if self._shared else "")
+        text = _dump({"schedules": schedules})
         text = text.partition("\n")[2] if self._is_begun else text
         self._is_begun = True
         return head + text
 
     def yaml_end(self) -> str:
-        """Return what is left to write when there are no more."""
+        """Return the end of the file."""
         return "" if self._is_begun else f"{HEAD}schedules: {{}}\n"
 
     def json(self, definitions: Mapping[str, str]) -> bytes:
-        """Return some more schedules as JSON."""
+        """Return the next schedules as JSON."""
         encoded = [
             msgspec.json.encode(name) + b":" + msgspec.json.encode(fields)
             for name, fields in self._fields(definitions).items()
@@ -76,7 +76,7 @@ class Parts:
         return begin + b",".join(encoded)
 
     def json_end(self) -> bytes:
-        """Return what is left to write when there are no more."""
+        """Return the end of the file."""
         return b"}}" if self._is_begun else self._json_head() + b"}}"
 
     def _json_head(self) -> bytes:
@@ -87,61 +87,61 @@ class Parts:
 
     @property
     def _shared(self) -> dict[str, Sequence[str]]:
-        return {name: items for name, items in sorted(self._seen.items()) if items is not None}
+        return {name: items for name, items in sorted(self._calendars.items()) if items is not None}
 
     def _fields(self, definitions: Mapping[str, str]) -> dict[str, Fields]:
-        shared, found = self._shared, {}
+        shared, all_fields = self._shared, {}
         for name, text in definitions.items():
             fields = msgspec.json.decode(text, type=Fields)
             own = _calendars(fields)
             if all(shared.get(each) == items for each, items in own.items()):
                 fields.pop("calendars", None)
-            found[name] = _ordered(fields)
-        return found
+            all_fields[name] = _ordered(fields)
+        return all_fields
 
 
-def _dumped(fields: Mapping[str, object]) -> str:
+def _dump(fields: Mapping[str, object]) -> str:
     return yaml.dump(
         fields,
         Dumper=_Dumper,
         sort_keys=False,
         allow_unicode=True,
-        default_flow_style=None,  # what holds nothing but plain values is on one line
-        width=100_000,  # texts are on one line
+        default_flow_style=None,  # collections of plain values are on one line
+        width=100_000,  # texts are not wrapped
     )
 
 
 def write_fields(fields: Fields, head: str) -> str:
-    """Return a file with these fields under a head of comments."""
-    return head + _dumped(fields)
+    """Return the YAML of these fields, below a head of comments."""
+    return head + _dump(fields)
 
 
-def _calendars(given: Fields) -> Mapping[str, Sequence[str]]:
-    found = given.get("calendars", {})
-    assert isinstance(found, Mapping), "it was checked when it was defined"
-    return found
+def _calendars(fields: Fields) -> Mapping[str, Sequence[str]]:
+    calendars = fields.get("calendars", {})
+    assert isinstance(calendars, Mapping), "it was checked when it was defined"
+    return calendars
 
 
-def _ordered(given: Fields) -> Fields:
-    """Return fields as a person would write them: when, what, under which policy."""
-    known = [name for name in ORDER if name in given]
-    found = {name: given[name] for name in dict.fromkeys([*known, *given])}
+def _ordered(fields: Fields) -> Fields:
+    """Return fields in the usual order: trigger, target, policies."""
+    first = [name for name in ORDER if name in fields]
+    ordered = {name: fields[name] for name in dict.fromkeys([*first, *fields])}
     for name in ("run", "when"):
-        target = found.get(name)
+        target = ordered.get(name)
         if isinstance(target, dict):
-            found[name] = _ordered(target)
-    return found
+            ordered[name] = _ordered(target)
+    return ordered
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes plainly what both YAML 1.1 and 1.2 take for a text, and quotes all other texts."""
+    """Quotes texts that YAML 1.1 or 1.2 would take for another type."""
 
-    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - of whatever it is
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - no value is an alias
         return True
 
 
 def _write_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    is_cron = "*" in text and text.count(" ") >= 4  # in quotes, whatever it begins with
+    is_cron = "*" in text and text.count(" ") >= 4  # quoted for consistency
     quoted = is_cron or STRANGE.search(text)
     style = '"' if quoted else "|" if "\n" in text else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)

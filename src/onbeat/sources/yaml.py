@@ -1,8 +1,7 @@
-"""Definitions in a YAML file: `timezone`, `calendars` and `schedules`.
+"""Read a YAML file of definitions: `timezone`, `calendars` and `schedules`.
 
-A file that is wrong is refused whole, and every mistake in it is told with its line: see
-`InvalidFile`. `sources/yaml_positions.py` has the rules of the YAML itself, `sources/all_errors.py` finds
-all that is wrong with one schedule.
+A file with mistakes is refused as a whole, with every mistake and its line: see `InvalidFile`.
+`sources/yaml_positions.py` reads the YAML, `sources/all_errors.py` finds the errors of a schedule.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +16,7 @@ from onbeat.core.triggers.base import Trigger
 from onbeat.core.triggers.calendars import Calendars, Exclude
 from onbeat.core.triggers.codec import decode
 from onbeat.errors import InvalidFile, InvalidSchedule, Mistake, meant, naming, shown
-from onbeat.sources.all_errors import UNKNOWN, fields_of, refusals_of
+from onbeat.sources.all_errors import UNKNOWN, find_errors, require_fields
 from onbeat.sources.holidays import holiday_items
 from onbeat.sources.ics import ics_items
 from onbeat.sources.text_files import read_text
@@ -27,7 +26,7 @@ SECTIONS = ("timezone", "calendars", "schedules")
 
 
 class File(NamedTuple):
-    """The schedules of a file, and where that is."""
+    """The schedules of a file, and its path."""
 
     path: Path
     schedules: list[Schedule]
@@ -35,69 +34,68 @@ class File(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileDefinitions:
-    """What one file defines, the schedules as they are written: each is read when it is asked for.
+    """The content of a file. Schedules are unparsed: each is parsed on access.
 
-    What is wrong is raised as `InvalidFile`, with its line.
+    Mistakes are raised as `InvalidFile`, with their lines.
     """
 
     path: str
-    place: YamlPosition
+    position: YamlPosition
     timezone: str
     calendars: Calendars
     schedules: Mapping[str, object]
 
     def trigger(self, name: str) -> Trigger:
-        """Return the trigger of the schedule called `name`, which need not say what it runs."""
+        """Return the trigger of the schedule called `name`, which may lack `run`."""
         if name not in self.schedules:
             problem = f"no schedule is called {shown(name)}"
             raise InvalidSchedule("schedules", problem, hint=meant(name, self.schedules))
         try:
-            timing, _ = split_timing(fields_of(self.schedules[name]))
+            timing, _ = split_timing(require_fields(self.schedules[name]))
             return decode(timing, timezone=self.timezone, key=name, calendars=self.calendars)
         except InvalidSchedule as refused:
             raise InvalidFile(self.path, [self.mistake(name, refused)]) from None
 
     def zone_of(self, name: str) -> str:
-        """Return the zone that the schedule called `name` is in."""
-        given = self.schedules.get(name)
-        named = (
-            given.get("timezone", self.timezone) if isinstance(given, Mapping) else self.timezone
-        )
-        return zone(named).name
+        """Return the zone of the schedule called `name`."""
+        fields = self.schedules.get(name)
+        if isinstance(fields, Mapping):
+            return zone(fields.get("timezone", self.timezone)).name
+        return zone(self.timezone).name
 
     def mistake(self, name: str, refused: InvalidSchedule) -> Mistake:
-        """Return why a schedule was refused, with the line of it."""
-        return _mistake(self.place, refused.under(f"schedules.{name}"))
+        """Return why a schedule was refused, with its line."""
+        return _mistake(self.position, refused.under(f"schedules.{name}"))
 
-    def read(self, name: str, given: object, check: Callable[[Schedule], None]) -> Schedule:
-        """Return the schedule of these fields, which `check` may refuse as well."""
-        schedule = read_schedule(name, given, timezone=self.timezone, calendars=self.calendars)
+    def read(self, name: str, fields: object, check: Callable[[Schedule], None]) -> Schedule:
+        """Return the schedule with these fields; `check` may refuse it as well."""
+        schedule = read_schedule(name, fields, timezone=self.timezone, calendars=self.calendars)
         check(schedule)
         return schedule
 
 
 def read_file(path: Path, check: Callable[[Schedule], None]) -> File:
-    """Read the schedules of a file; refuse all of them for every mistake that is in it.
+    """Return the schedules of a file, or refuse it with every mistake.
 
-    `check` refuses what cannot be launched.
+    `check` refuses schedules that cannot be launched.
     """
     definitions, mistakes = _read(path)
-    found: list[Schedule] = []
-    for name, given in definitions.schedules.items():
+    schedules: list[Schedule] = []
+    for name, fields in definitions.schedules.items():
         try:
-            found.append(definitions.read(name, given, check))
+            schedules.append(definitions.read(name, fields, check))
         except InvalidSchedule as refused:
-            others = refusals_of(name, given, partial(definitions.read, check=check))
-            mistakes += [definitions.mistake(name, each) for each in others or [refused]]
+            errors = find_errors(name, fields, partial(definitions.read, check=check))
+            mistakes += [definitions.mistake(name, each) for each in errors or [refused]]
         if len(mistakes) > MOST_MISTAKES:
             break
     if mistakes:
         raise InvalidFile(str(path), mistakes)
-    return File(path, found)
+    return File(path, schedules)
 
 
 def read_definitions(path: Path) -> FileDefinitions:
-    """Read a file but for its schedules, or refuse it."""
+    """Read a file without parsing its schedules, or refuse it."""
     definitions, mistakes = _read(path)
     if mistakes:
         raise InvalidFile(str(path), mistakes)
@@ -105,37 +103,37 @@ def read_definitions(path: Path) -> FileDefinitions:
 
 
 def _read(path: Path) -> tuple[FileDefinitions, list[Mistake]]:
-    """Return what a file says, with something right in place of each mistake."""
+    """Return the content of a file, with a valid value in place of each mistake."""
     try:
         text = read_text(path)
     except InvalidSchedule as refused:
         problem = refused.problem.removeprefix(f"{path.name} ")
         raise InvalidFile(str(path), [Mistake(None, "", problem, refused.hint)]) from None
-    given, place, mistakes = read_yaml(text)
-    if not isinstance(given, dict):
+    content, position, mistakes = read_yaml(text)
+    if not isinstance(content, dict):
         if not mistakes:
-            mistakes.append(Mistake(1, "", "there are no fields in it", "schedules: {...}"))
-        given = {}
+            mistakes.append(Mistake(1, "", "it has no fields", "schedules: {...}"))
+        content = {}
 
     def refuse(refused: InvalidSchedule) -> None:
-        mistakes.append(_mistake(place, refused))
+        mistakes.append(_mistake(position, refused))
 
-    for name in given:
+    for name in content:
         if name not in SECTIONS:
             refuse(InvalidSchedule(_quoted(name), UNKNOWN, hint=meant(name, SECTIONS)))
     timezone = "UTC"
     try:
-        timezone = zone(given.get("timezone", timezone)).name
+        timezone = zone(content.get("timezone", timezone)).name
     except InvalidSchedule as refused:
         refuse(refused)
     sections: dict[str, Mapping[str, object]] = {}
     for name in ("calendars", "schedules"):
-        found = given.get(name) or {}
-        if not isinstance(found, dict):
-            problem, hint = f"{shown(found)} is no set of names", f"{name}: {{a-name: ...}}"
+        section = content.get(name) or {}
+        if not isinstance(section, dict):
+            problem, hint = f"{shown(section)} is not a mapping", f"{name}: {{a-name: ...}}"
             refuse(InvalidSchedule(name, problem, hint=hint))
-            found = {}
-        sections[name] = found
+            section = {}
+        sections[name] = section
     calendars: dict[str, tuple[str, ...]] = {}
     for name, value in sections["calendars"].items():
         calendars[name] = ()
@@ -143,11 +141,12 @@ def _read(path: Path) -> tuple[FileDefinitions, list[Mistake]]:
             calendars[name] = _items(name, value, path.parent)
         except InvalidSchedule as refused:
             refuse(refused)
-    return FileDefinitions(str(path), place, timezone, calendars, sections["schedules"]), mistakes
+    schedules = sections["schedules"]
+    return FileDefinitions(str(path), position, timezone, calendars, schedules), mistakes
 
 
-def _mistake(place: YamlPosition, refused: InvalidSchedule) -> Mistake:
-    line = place.line_of(refused.field)
+def _mistake(position: YamlPosition, refused: InvalidSchedule) -> Mistake:
+    line = position.line_of(refused.field)
     return Mistake(line, refused.field, refused.problem, refused.hint)
 
 
@@ -156,10 +155,10 @@ def _quoted(name: str) -> str:
 
 
 def _items(name: str, value: object, folder: Path) -> tuple[str, ...]:
-    """Return the items a calendar stands for: listed, from an .ics file, or a region's holidays."""
+    """Return the items of a calendar: a list, an .ics file, or the holidays of a region."""
     with naming(f"calendars.{name}"):
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
-            return Exclude(tuple(value)).items  # refused here, should one be no date
+            return Exclude(tuple(value)).items  # which refuses an item that is not a date
         if isinstance(value, Mapping) and list(value) == ["ics"] and isinstance(value["ics"], str):
             return ics_items(folder / value["ics"])
         if (
@@ -169,4 +168,4 @@ def _items(name: str, value: object, folder: Path) -> tuple[str, ...]:
         ):
             return holiday_items(value["holidays"])
         hint = "[2026-12-25, 12-31], {ics: dates.ics} or {holidays: DE-BY}"
-        raise InvalidSchedule("", f"{shown(value)} is no calendar", hint=hint)
+        raise InvalidSchedule("", f"{shown(value)} is not a calendar", hint=hint)

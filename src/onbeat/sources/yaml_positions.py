@@ -1,11 +1,11 @@
-"""A YAML 1.2 text as plain values, and the line of each of them.
+"""Read a YAML 1.2 text as plain values, with the line of each value.
 
-`on`, `no` and `17:00` are texts, dates stay as written, `0o17` is a number. What definitions do
-without is refused: tags, merge keys, keys that are no texts or are there twice, several documents.
-So is what only harms: anchors that blow up, values nested deep, numbers that JSON cannot say.
+`on`, `no` and `17:00` are texts, dates stay as written, `0o17` is a number. Refused is what
+definitions do not need: tags, merge keys, keys that are not texts, duplicate keys, several
+documents; and what is an attack: anchors that expand exponentially, deep nesting, huge numbers.
 
-The parser is libyaml's where it is there, else PyYAML's own, which is slower and reads the same.
-What they say is put together here, so that nothing is built before it is counted.
+libyaml parses the text where it is installed, else PyYAML, which is slower and gives the same
+events. Values are built here from these events, so that each is counted before it is built.
 """
 
 import re
@@ -22,17 +22,18 @@ from onbeat.sources.text_files import LARGEST_FILE
 DEEPEST = 32
 MOST_VALUES = 1_000_000  # in one file, each use of an anchor counted
 MOST_CHARACTERS = LARGEST_FILE  # of its texts, each use of an anchor counted
-MOST_MISTAKES = 1000  # that are told
+MOST_MISTAKES = 1000  # reported
 PARSER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-ENDLESS = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
 WORDS |= dict.fromkeys(("true", "True", "TRUE"), True)
 WORDS |= dict.fromkeys(("false", "False", "FALSE"), False)
 TAB_INDENT = re.compile(r" *\t")
-# What no text file holds, and what older rules take for the end of a line or of the file.
+QUOTE_STARS = 'put a text with * in quotes: "* * * * *"'
+# Control characters, and those that YAML 1.1 takes for the end of a line or of the file.
 STRANGE = re.compile(
     "[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
 )
@@ -40,32 +41,32 @@ STRANGE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class YamlPosition:
-    """Where a value is: its line, and the places of what is in it, by name or by number."""
+    """The line of a value, and the positions of its items, by name or by index."""
 
     line: int
     parts: "dict[str, YamlPosition] | list[YamlPosition]"
 
     def line_of(self, path: str) -> int:
-        """Return the line of `run.command[1]`, or of the innermost part of it that is there."""
-        place = self
+        """Return the line of `run.command[1]`, or of the innermost part of it that exists."""
+        position = self
         while path:
-            found = _step(place, path)
-            if found is None:
+            step = _step(position, path)
+            if step is None:
                 break
-            place, path = found
-        return place.line
+            position, path = step
+        return position.line
 
 
 class PositionedValues(NamedTuple):
-    """What a text says, where each value is, and what is wrong with it."""
+    """The value of a text, the positions in it, and its mistakes."""
 
     value: object
-    place: YamlPosition
+    position: YamlPosition
     mistakes: list[Mistake]
 
 
 class _Mark(Protocol):
-    """What both parsers have of a position."""
+    """A position, as both parsers report it."""
 
     @property
     def line(self) -> int:
@@ -73,50 +74,52 @@ class _Mark(Protocol):
 
 
 class _Sized(NamedTuple):
-    """A value, and what it would take to write it out."""
+    """A value, and its size with all anchors expanded."""
 
     value: object
-    place: YamlPosition
+    position: YamlPosition
     values: int
     characters: int
     height: int
 
 
-class _Unreadable(Exception):  # noqa: N818 - it names what is wrong
-    """What follows cannot be read, or would take too long."""
+class _Unreadable(Exception):  # noqa: N818 - it names the reason
+    """The rest cannot be read, or would take too long."""
 
     def __init__(self, mistake: Mistake) -> None:
         self.mistake = mistake
 
 
 def read_yaml(text: str) -> PositionedValues:
-    """Read a text; what is refused is told, with its line, and left out of the value."""
+    """Read a text; a refused part is left out of the value and listed with its line."""
     text = text.removeprefix("\ufeff")  # allowed once, at the very beginning
     strange = STRANGE.search(text)
     if strange is not None:
         line = text.count("\n", 0, strange.start()) + 1
-        problem = f"the character {shown(strange[0])} has no place in a text"
+        problem = f"the character {shown(strange[0])} is not allowed"
         return PositionedValues(
-            None, YamlPosition(1, []), [Mistake(line, "", problem, 'as "\\u0007", if at all')]
+            None,
+            YamlPosition(1, []),
+            [Mistake(line, "", problem, 'remove it, or escape it: "\\u0007"')],
         )
     reader = _YamlReader(text)
     try:
         return PositionedValues(*reader.document(), reader.mistakes)
-    except _Unreadable as broken:
-        last = broken.mistake
-    except yaml.MarkedYAMLError as broken:
-        line = _line(broken.problem_mark or broken.context_mark)
-        there = "".join(text.split("\n")[line - 1 : line])  # it may be behind the last line
-        is_tab = TAB_INDENT.match(there) is not None
-        said, hint = _said(broken)
-        last = Mistake(line, "", said, "indent with spaces, not tabs" if is_tab else hint)
-    except (yaml.YAMLError, ValueError, OverflowError) as broken:  # a character beyond all
-        last = Mistake(reader.line, "", f"{broken}".splitlines()[0][:200], "YAML 1.2")
+    except _Unreadable as error:
+        last = error.mistake
+    except yaml.MarkedYAMLError as error:
+        line = _line(error.problem_mark or error.context_mark)
+        content = "".join(text.split("\n")[line - 1 : line])  # it may be behind the last line
+        is_tab = TAB_INDENT.match(content) is not None
+        problem, hint = _problem_and_hint(error)
+        last = Mistake(line, "", problem, "indent with spaces, not tabs" if is_tab else hint)
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # such as an invalid \U escape
+        last = Mistake(reader.line, "", f"{error}".splitlines()[0][:200], "YAML 1.2")
     return PositionedValues(None, YamlPosition(1, []), [*reader.mistakes, last])
 
 
 class _YamlReader:
-    """Puts values together from what a parser says, event by event."""
+    """Builds values from the events of a parser."""
 
     def __init__(self, text: str) -> None:
         self.mistakes: list[Mistake] = []
@@ -124,7 +127,7 @@ class _YamlReader:
         self._events: Iterator[yaml.Event] = yaml.parse(text, Loader=PARSER)
         self._anchors: dict[str, _Sized | None] = {}  # None while it is being read
         self._values = self._characters = 0
-        self._path: list[str] = []  # of what is being read
+        self._path: list[str] = []  # of the value that is being read
 
     def _refuse(self, line: int, problem: str, hint: str) -> None:
         mistake = Mistake(line, "".join(self._path).removeprefix("."), problem, hint)
@@ -133,20 +136,21 @@ class _YamlReader:
         self.mistakes.append(mistake)
 
     def document(self) -> tuple[object, YamlPosition]:
-        """Return what the one document says."""
-        found: tuple[object, YamlPosition] = None, YamlPosition(1, [])
+        """Return the value of the document."""
+        result: tuple[object, YamlPosition] = None, YamlPosition(1, [])
         documents = 0
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    self._give_up(event, "a second document begins", "one file, one document")
+                    self._give_up(event, "a second document begins", "one document in a file")
                 if event.version not in (None, (1, 2)):
-                    self._refuse(_line(event.start_mark), "another YAML is asked for", "%YAML 1.2")
+                    problem = "this version of YAML is not supported"
+                    self._refuse(_line(event.start_mark), problem, "%YAML 1.2")
             elif isinstance(event, yaml.NodeEvent):
                 sized = self._node(event, 0)
-                found = sized.value, sized.place
-        return found
+                result = sized.value, sized.position
+        return result
 
     def _give_up(self, event: yaml.Event, problem: str, hint: str) -> NoReturn:
         raise _Unreadable(Mistake(_line(event.start_mark), "", problem, hint))
@@ -158,21 +162,21 @@ class _YamlReader:
         if depth > DEEPEST:
             self._give_up(event, "nested too deep", f"{DEEPEST} levels at most")
         if event.tag is not None:  # type: ignore[attr-defined]  # all but aliases have one
-            self._refuse(self.line, "tags are not read", "plain values")
+            self._refuse(self.line, "tags are not supported", "plain values")
         anchor = event.anchor
         if anchor is not None:
             self._anchors[anchor] = None
         match event:
             case yaml.MappingStartEvent():
-                found = self._mapping(event, depth)
+                sized = self._mapping(event, depth)
             case yaml.SequenceStartEvent():
-                found = self._sequence(event, depth)
+                sized = self._sequence(event, depth)
             case _:
-                assert isinstance(event, yaml.ScalarEvent), "there is no other kind"
-                found = self._scalar(event)
+                assert isinstance(event, yaml.ScalarEvent), "no other kind exists"
+                sized = self._scalar(event)
         if anchor is not None:
-            self._anchors[anchor] = found
-        return found
+            self._anchors[anchor] = sized
+        return sized
 
     def _count(self, event: yaml.Event, values: int, characters: int) -> None:
         self._values += values
@@ -186,17 +190,17 @@ class _YamlReader:
 
     def _alias(self, event: yaml.AliasEvent, depth: int) -> _Sized:
         name = str(event.anchor)
-        found = self._anchors.get(name)
-        if found is None:
+        sized = self._anchors.get(name)
+        if sized is None:
             if name in self._anchors:
-                self._give_up(event, f"the anchor {shown(name)} holds itself", "plain values")
+                self._give_up(event, f"the anchor {shown(name)} contains itself", "plain values")
             problem = f"no anchor is called {shown(name)}"
-            self._refuse(self.line, problem, 'a text with * goes in quotes: "* * * * *"')
+            self._refuse(self.line, problem, QUOTE_STARS)
             return _Sized(None, YamlPosition(self.line, []), 1, 0, 0)
-        if depth + found.height > DEEPEST:
+        if depth + sized.height > DEEPEST:
             self._give_up(event, "nested too deep", f"{DEEPEST} levels at most")
-        self._count(event, found.values, found.characters)
-        return found
+        self._count(event, sized.values, sized.characters)
+        return sized
 
     def _sequence(self, event: yaml.Event, depth: int) -> _Sized:
         self._count(event, 1, 0)
@@ -205,11 +209,11 @@ class _YamlReader:
         for each in self._events:
             if isinstance(each, yaml.SequenceEndEvent):
                 break
-            assert isinstance(each, yaml.NodeEvent), "a sequence has nothing else in it"
+            assert isinstance(each, yaml.NodeEvent), "a sequence holds only nodes"
             self._path.append(f"[{len(items)}]")
             items.append(self._node(each, depth + 1))
             self._path.pop()
-        value, parts = [item.value for item in items], [item.place for item in items]
+        value, parts = [item.value for item in items], [item.position for item in items]
         return _sum(value, YamlPosition(line, parts), items)
 
     def _mapping(self, event: yaml.Event, depth: int) -> _Sized:
@@ -221,7 +225,7 @@ class _YamlReader:
         for each in self._events:
             if isinstance(each, yaml.MappingEndEvent):
                 break
-            assert isinstance(each, yaml.NodeEvent), "a mapping has nothing else in it"
+            assert isinstance(each, yaml.NodeEvent), "a mapping holds only nodes"
             at = _line(each.start_mark)
             key = self._node(each, depth + 1)
             self._path.append(f".{shown(key.value)}".replace("'", ""))
@@ -231,7 +235,7 @@ class _YamlReader:
             items += [key, item]
             if name is not None:
                 value[name] = item.value
-                parts[name] = YamlPosition(at, item.place.parts)
+                parts[name] = YamlPosition(at, item.position.parts)
         return _sum(value, YamlPosition(line, parts), items)
 
     def _next(self) -> yaml.NodeEvent:
@@ -240,18 +244,16 @@ class _YamlReader:
         return event
 
     def _name(
-        self, key: object, event: yaml.Event, line: int, known: dict[str, object]
+        self, key: object, event: yaml.Event, line: int, earlier: dict[str, object]
     ) -> str | None:
         """Return the key of a mapping, or None if it is refused."""
         if not isinstance(key, str):
-            hint = (
-                "a set of names has none" if isinstance(key, (dict, list)) else "put it in quotes"
-            )
-            self._refuse(line, f"the key {shown(key)} is no text", hint)
+            hint = "a text as the key" if isinstance(key, (dict, list)) else "put it in quotes"
+            self._refuse(line, f"the key {shown(key)} is not a text", hint)
         elif key == "<<" and isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
             self._refuse(line, "`<<` merges nothing in YAML 1.2", "write the fields out")
-        elif key in known:
-            self._refuse(line, f"the key {shown(key)} is there twice", "one of them")
+        elif key in earlier:
+            self._refuse(line, f"the key {shown(key)} appears twice", "remove one of them")
         else:
             return key
         return None
@@ -261,55 +263,57 @@ class _YamlReader:
         self._count(event, 1, len(text))
         value = self._plain(text) if event.implicit[0] else text
         if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
-            self._refuse(self.line, f"{shown(text)} holds half a character", "the whole of it")
+            self._refuse(
+                self.line, f"{shown(text)} has half a surrogate pair", "both halves, or none"
+            )
             value = ""
         return _Sized(value, YamlPosition(self.line, []), 1, len(text), 0)
 
     def _plain(self, text: str) -> object:
-        """Return what a text without quotes means by YAML 1.2's core schema."""
+        """Return the value of an unquoted text by the core schema of YAML 1.2."""
         if text in WORDS:
             return WORDS[text]
         if not (text[0] in "-+.0123456789" and len(text) < 10_000):
             return text
-        found: int | float
+        number: int | float
         if INT.fullmatch(text):
             digits = text.lstrip("-+0")
-            found = 2**64 if len(digits) > 20 else int(text, 0 if text[:2] in ("0o", "0x") else 10)
-            is_told = -(2**63) <= found < 2**64
+            number = 2**64 if len(digits) > 20 else int(text, 0 if text[:2] in ("0o", "0x") else 10)
+            is_in_range = -(2**63) <= number < 2**64
         elif FLOAT.fullmatch(text):
-            found = float(text)
-            is_told = isfinite(found)
-        elif ENDLESS.fullmatch(text):
-            found, is_told = 0, False
+            number = float(text)
+            is_in_range = isfinite(number)
+        elif NOT_FINITE.fullmatch(text):
+            number, is_in_range = 0, False
         else:
             return text
-        if not is_told:
-            self._refuse(self.line, f"the number {shown(text)} cannot be kept", "64 bits at most")
-        return found
+        if not is_in_range:
+            self._refuse(self.line, f"the number {shown(text)} is out of range", "64 bits at most")
+        return number
 
 
-def _sum(value: object, place: YamlPosition, items: list[_Sized]) -> _Sized:
+def _sum(value: object, position: YamlPosition, items: list[_Sized]) -> _Sized:
     return _Sized(
         value,
-        place,
+        position,
         1 + sum(item.values for item in items),
         sum(item.characters for item in items),
         1 + max((item.height for item in items), default=0),
     )
 
 
-def _step(place: YamlPosition, path: str) -> tuple[YamlPosition, str] | None:
-    """Return the place of the first part of a path, and the rest of it; names may have dots."""
-    if isinstance(place.parts, list):
-        number = re.match(r"\[([0-9]{1,9})\]\.?", path)
-        if number is None or int(number[1]) >= len(place.parts):
+def _step(position: YamlPosition, path: str) -> tuple[YamlPosition, str] | None:
+    """Return the position of the first part of a path, and the rest; names may have dots."""
+    if isinstance(position.parts, list):
+        index = re.match(r"\[([0-9]{1,9})\]\.?", path)
+        if index is None or int(index[1]) >= len(position.parts):
             return None
-        return place.parts[int(number[1])], path[number.end() :]
-    ends = [found.start() for found in re.finditer(r"\.|\[|$", path)]
+        return position.parts[int(index[1])], path[index.end() :]
+    ends = [match.start() for match in re.finditer(r"\.|\[|$", path)]
     for end in reversed(ends):
         name = path[:end]
-        if name in place.parts:
-            return place.parts[name], path[end:].removeprefix(".")
+        if name in position.parts:
+            return position.parts[name], path[end:].removeprefix(".")
     return None
 
 
@@ -317,8 +321,7 @@ def _line(mark: _Mark | None) -> int:
     return mark.line + 1 if mark is not None else 1
 
 
-def _said(broken: yaml.MarkedYAMLError) -> tuple[str, str]:
-    """Return what the parser says, and a hint for what is meant most of the time."""
-    said = ", ".join(filter(None, [broken.context, broken.problem]))
-    quotes = 'a text with * goes in quotes: "* * * * *"'
-    return said, quotes if "scanning an alias" in said else "YAML 1.2"
+def _problem_and_hint(error: yaml.MarkedYAMLError) -> tuple[str, str]:
+    """Return the message of the parser, and a hint at the usual cause."""
+    problem = ", ".join(filter(None, [error.context, error.problem]))
+    return problem, QUOTE_STARS if "scanning an alias" in problem else "YAML 1.2"

@@ -1,1 +1,1 @@
-"""The adapters that keep everything durable: one a database."""
+"""The stores, one for each database."""

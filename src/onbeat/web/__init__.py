@@ -1,1 +1,1 @@
-"""The API over HTTP: who may come in, what they can ask for, and what happens while they listen."""
+"""The HTTP API and the dashboard: security, routes, live streams and the server."""

@@ -1,4 +1,4 @@
-"""The application behind the door: routes, refusals, and its own description."""
+"""The Litestar application: routes, error responses, and the OpenAPI document."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -27,15 +27,15 @@ from onbeat.web import pages
 from onbeat.web.live import EventStreams
 from onbeat.web.openapi import complete, query_names
 from onbeat.web.output import Output
-from onbeat.web.params import Asked, provide_service
+from onbeat.web.params import ApiRequest, provide_service
 from onbeat.web.problems import (
     PROBLEM_JSON,
     RETRY_AFTER,
     Problem,
     as_problem,
-    of_another_type,
     problem,
     unreadable,
+    wrong_type,
 )
 from onbeat.web.routes import (
     artifacts,
@@ -54,8 +54,8 @@ from onbeat.web.security.middleware import LARGEST_FILE
 
 log = logging.getLogger("onbeat.web")
 
-AT = "/api/v1"
-GROUPS = (schedules, runs, definitions, control, tokens, artifacts, observe)
+PREFIX = "/api/v1"
+ROUTE_MODULES = (schedules, runs, definitions, control, tokens, artifacts, observe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,37 +69,37 @@ class RouteDependencies:
     systems: RunningSystems
 
 
-def make_api(behind: RouteDependencies) -> App:
-    """Return the application: it expects that the door has said who asks."""
-    described = Description()
-    routes = [route for each in GROUPS for route in each.ROUTES]
+def make_api(dependencies: RouteDependencies) -> App:
+    """Return the application. The security middleware must have set the caller of a request."""
+    description = ApiDescription()
+    routes = [route for each in ROUTE_MODULES for route in each.ROUTES]
     handlers: list[ControllerRouterHandler] = [
-        Router(AT, route_handlers=[*routes, described.route]),
+        Router(PREFIX, route_handlers=[*routes, description.route]),
         *sessions.ROUTES,
         *workflows.ROUTES,
         *timer.ROUTES,
         *pages.ROUTES,
     ]
     provided = {"service": Provide(provide_service)}
-    described.read(handlers, provided)
+    description.read(handlers, provided)
     app = Litestar(
         handlers,
         dependencies=provided,
         exception_handlers={
             OnbeatError: _refused,
-            HTTPException: _not_understood,
-            Exception: _broken,
+            HTTPException: _invalid_request,
+            Exception: _internal_error,
         },
-        before_request=described.refuse,
-        request_max_body_size=LARGEST_FILE,  # the door has its own bounds, which are no higher
-        openapi_config=None,  # whoever has seen the door may have the document, from our own route
+        before_request=description.refuse,
+        request_max_body_size=LARGEST_FILE,  # the security middleware has limits of at most this
+        openapi_config=None,  # served by our own route, which needs authentication
         state=State(
             {
-                "service": behind.service,
-                "live": behind.live,
-                "output": behind.output,
-                "render_metrics": behind.render_metrics,
-                "systems": behind.systems,
+                "service": dependencies.service,
+                "live": dependencies.live,
+                "output": dependencies.output,
+                "render_metrics": dependencies.render_metrics,
+                "systems": dependencies.systems,
             }
         ),
         logging_config=None,
@@ -109,8 +109,8 @@ def make_api(behind: RouteDependencies) -> App:
     return _with_encoded_paths(app)
 
 
-class Description:
-    """What the application says of itself, which is also what it holds callers to."""
+class ApiDescription:
+    """The OpenAPI document of the application, which requests are checked against."""
 
     def __init__(self) -> None:
         self.document: dict[str, Any] = {}
@@ -118,13 +118,13 @@ class Description:
 
         @get("/openapi.json", operation_id="openapi", media_type=MediaType.JSON)
         async def document() -> dict[str, Any]:
-            """Return this document."""
+            """Return the OpenAPI document."""
             return self.document
 
         self.route = document
 
     def read(self, handlers: list[ControllerRouterHandler], provided: dict[str, Provide]) -> None:
-        """Have the description of an application with these routes."""
+        """Build the document of an application with these routes."""
         config = OpenAPIConfig(
             title="Onbeat",
             version=onbeat.__version__,
@@ -135,87 +135,88 @@ class Description:
         self.document = complete(app)
         self._names = query_names(self.document)
 
-    async def refuse(self, request: Asked) -> Response[bytes] | None:
-        """Refuse what does not keep to the description, where the framework would be lenient."""
-        return self._odd_query(request) or await _loose_body(request)
+    async def refuse(self, request: ApiRequest) -> Response[bytes] | None:
+        """Refuse a request that violates the document where the framework is lenient."""
+        return self._refuse_query(request) or await _refuse_body(request)
 
-    def _odd_query(self, request: Asked) -> Response[bytes] | None:
-        """Refuse a query with what the framework would ignore, so that nobody goes by it.
+    def _refuse_query(self, request: ApiRequest) -> Response[bytes] | None:
+        """Refuse query parameters that the framework would ignore.
 
-        That is a name that the route does not know, one that is there twice, and a null.
+        Those are unknown and repeated ones, and nulls.
         """
-        at = (request.method, request.scope["path_template"])
-        known = self._names.get(at)
-        if known is None:
+        parameters = self._names.get((request.method, request.scope["path_template"]))
+        if parameters is None:
             return None
         for name, values in request.query_params.dict().items():
-            if name not in known:
-                hint = meant(name, known)
-                told = "no parameter has this name"
-                return _answer(request, problem(400, told, field=name, hint=hint))
+            if name not in parameters:
+                hint = meant(name, parameters)
+                return _respond(
+                    request, problem(400, "no parameter has this name", field=name, hint=hint)
+                )
             if len(values) > 1:
-                told = "it is there twice"
-                return _answer(request, problem(400, told, field=name, hint="once"))
-            if values == ["null"] and not known[name]:
-                told, hint = "null is no value of it", "leave it out"
-                return _answer(request, problem(400, told, field=name, hint=hint))
+                hint = "send it once"
+                return _respond(request, problem(400, "it is repeated", field=name, hint=hint))
+            if values == ["null"] and not parameters[name]:
+                hint = "leave it out"
+                return _respond(request, problem(400, "null is not allowed", field=name, hint=hint))
         return None
 
 
-async def _loose_body(request: Asked) -> Response[bytes] | None:
-    """Refuse a body whose types are only near to what is asked for: 1 is neither yes nor no."""
+async def _refuse_body(request: ApiRequest) -> Response[bytes] | None:
+    """Refuse a body that the framework would convert: 1 is not a boolean."""
     wanted = request.route_handler.parsed_data_field
     if wanted is None or not (body := await request.body()):
         return None
     try:
         msgspec.json.decode(body, type=wanted.annotation)
     except msgspec.ValidationError as refused:
-        return _answer(request, of_another_type(refused))
+        return _respond(request, wrong_type(refused))
     return None
 
 
 def _with_encoded_paths(app: Litestar) -> App:
-    """Have paths as they were sent: a slash in an id is %2F, and no end of a part of a path."""
+    """Route by the encoded path, so that a slash in an id, sent as %2F, does not split it."""
 
     async def encoded(scope: Scope, receive: Receive, send: Send) -> None:
-        raw = scope.get("raw_path")  # what is no request has none
+        raw = scope.get("raw_path")  # only requests have one
         if raw is not None:
             path = raw.partition(b"?")[0].decode("latin-1")
-            scope["path"] = f"{AT}{path}" if path in observe.AT_THE_ROOT else path
-        await app(scope, receive, send)  # type: ignore[arg-type]  # the same, said in other words
+            scope["path"] = f"{PREFIX}{path}" if path in observe.ROOT_PATHS else path
+        await app(scope, receive, send)  # type: ignore[arg-type]  # the same types, named otherwise
 
     return encoded
 
 
-def _refused(request: Asked, refused: OnbeatError) -> Response[bytes]:
-    return _answer(request, as_problem(refused))
+def _refused(request: ApiRequest, refused: OnbeatError) -> Response[bytes]:
+    return _respond(request, as_problem(refused))
 
 
-def _not_understood(request: Asked, refused: HTTPException) -> Response[bytes]:
-    """Tell of what the framework refuses: what cannot be read, and what is not there."""
+def _invalid_request(request: ApiRequest, refused: HTTPException) -> Response[bytes]:
+    """Respond to a request that the framework refuses."""
     match refused:
-        case ValidationException(extra=[*found]):
-            told = unreadable([each for each in found if isinstance(each, dict)])
+        case ValidationException(extra=[*errors]):
+            found = unreadable([each for each in errors if isinstance(each, dict)])
         case NotFoundException():
-            told = problem(404, "there is nothing here", hint=f"{AT}/openapi.json tells what is")
+            hint = f"{PREFIX}/openapi.json lists all routes"
+            found = problem(404, "no route has this path", hint=hint)
         case MethodNotAllowedException():
             allowed = (refused.headers or {}).get("allow", "")
-            told = problem(405, "this cannot be done here", hint=f"{allowed} can")
+            found = problem(405, "this route does not support the method", hint=allowed)
         case _:
-            told = problem(refused.status_code, refused.detail)
-    return _answer(request, told, refused.headers)
+            found = problem(refused.status_code, refused.detail)
+    return _respond(request, found, refused.headers)
 
 
-def _broken(request: Asked, broken: Exception) -> Response[bytes]:
-    log.error("an answer failed", exc_info=broken)
-    return _answer(request, problem(500, "this is a defect of Onbeat: its log tells more"))
+def _internal_error(request: ApiRequest, failure: Exception) -> Response[bytes]:
+    log.error("request failed with an unexpected error", exc_info=failure)
+    return _respond(request, problem(500, "internal error of Onbeat: see its log"))
 
 
-def _answer(
-    request: Asked, told: Problem, headers: dict[str, str] | None = None
+def _respond(
+    request: ApiRequest, found: Problem, headers: dict[str, str] | None = None
 ) -> Response[bytes]:
-    body = told.as_json(request.scope["path"])
+    body = found.as_json(request.scope["path"])
     headers = dict(headers or {})
-    if told.status == SERVICE_UNAVAILABLE:
+    if found.status == SERVICE_UNAVAILABLE:
         headers.setdefault("Retry-After", str(RETRY_AFTER))
-    return Response(body, status_code=told.status, media_type=PROBLEM_JSON, headers=headers)
+    return Response(body, status_code=found.status, media_type=PROBLEM_JSON, headers=headers)

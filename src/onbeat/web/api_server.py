@@ -1,4 +1,4 @@
-"""The API of a node, put together: the door, the routes behind it, and the server before it."""
+"""The API of a node: the HTTP server, the security middleware and the routes, composed."""
 
 import asyncio
 import socket
@@ -20,7 +20,7 @@ from onbeat.service.service import Service
 from onbeat.web.api import RouteDependencies, make_api
 from onbeat.web.concurrency_limit import limit_concurrency
 from onbeat.web.cors import Cors
-from onbeat.web.identity import identified
+from onbeat.web.identity import with_identity_proof
 from onbeat.web.live import EventStreams
 from onbeat.web.output import Output
 from onbeat.web.routes.definitions import LARGE_PATHS
@@ -36,16 +36,16 @@ NEXT_PORTS = 20  # ports after the default one that are tried before any free on
 
 @dataclass(frozen=True, slots=True)
 class ApiAddress:
-    """What whoever has started it is told: where it is, and its first token, if that was made."""
+    """The URL of a started API, and the file of the first token if this start created it."""
 
     url: str
     token_file: Path | None
 
 
 class ApiServer:
-    """The API of a node. It is bound first, as other nodes are to know where it is.
+    """The API of a node. It is bound on creation, as the node registers with its address.
 
-    `settings` are then those with the port that was bound, if any was good enough.
+    `settings` then has the port that was bound.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -53,24 +53,23 @@ class ApiServer:
         check_jwt(settings)
         self._tls = ssl_context(settings)
         host, port = settings.listen_at
-        self.in_use: str = ""  # why the default port is not the one that was bound, if so
-        self._socket = self._bound(settings)
+        self.in_use: str = ""  # why another port than the default one was bound, if so
+        self._socket = self._bind(settings)
         bound: int = self._socket.getsockname()[1]
         if port != bound:
-            there = f"[{host}]" if ":" in host else host
-            settings = replace(settings, listen=f"{there}:{bound}")
+            settings = replace(settings, listen=f"{_in_url(host)}:{bound}")
         self.settings = settings
         self._live: EventStreams | None = None
         self._server: HttpServer | None = None
 
-    def _bound(self, settings: Settings) -> socket.socket:
-        """Return a listening socket: on the port that was chosen, or else on the next free one."""
+    def _bind(self, settings: Settings) -> socket.socket:
+        """Return a listening socket: on the configured port, or else on the next free one."""
         host, port = settings.listen_at
         host = "127.0.0.1" if host == "localhost" else host
         try:
             return bind(host, port)
         except ApiUnavailable as in_use:
-            if settings.listen or settings.public_url:  # which lead to this port
+            if settings.listen or settings.public_url:  # clients expect this port
                 raise
             self.in_use = f"{host}:{port} is in use by another process"
             for each in (*range(port + 1, port + NEXT_PORTS), 0):
@@ -80,21 +79,20 @@ class ApiServer:
 
     @property
     def address(self) -> str:
-        """Where other nodes find this one, whatever it is that all of them are found behind."""
+        """The URL at which other nodes reach this one, without a proxy in front of them."""
         host, port = self.settings.listen_at
         if host != "localhost" and ip_address(host).is_unspecified:
             host = socket.gethostname()
-        there = f"[{host}]" if ":" in host else host
-        return f"{'https' if self._tls else 'http'}://{there}:{port}"
+        return f"{'https' if self._tls else 'http'}://{_in_url(host)}:{port}"
 
     async def start(self, beat: Onbeat, stopped: asyncio.Event | None = None) -> ApiAddress:
-        """Serve from now on; make the first token, if there is none.
+        """Create the first token if there is none, and serve.
 
-        While the store fails, this waits: until it answers, or the process is to stop.
+        While the store fails, this waits until it answers or the process stops.
         """
         self._live = live = EventStreams()
         tokens = beat.service.tokens
-        beat.listen(live.heard)
+        beat.listen(live.wake)
 
         async def node_token() -> str:
             signer = await tokens.signer()
@@ -108,7 +106,7 @@ class ApiServer:
 
         output = Output(live, path_of=path_of, nodes=beat.service.nodes, node_token=node_token)
         api = make_api(RouteDependencies(beat.service, live, output, render_metrics, beat.systems))
-        door = SecurityMiddleware(
+        secured = SecurityMiddleware(
             limit_concurrency(api),
             tokens=tokens,
             settings=self.settings,
@@ -117,16 +115,20 @@ class ApiServer:
         )
         first_token = partial(ensure_first_token, tokens, self.settings)
         token_file = await until_answered(first_token, "the API is not up yet", unless=stopped)
-        inside = Cors(door, self.settings.cors_origins)
-        self._server = HttpServer(identified(inside, tokens.signer), self._socket, self._tls)
+        app = with_identity_proof(Cors(secured, self.settings.cors_origins), tokens.signer)
+        self._server = HttpServer(app, self._socket, self._tls)
         await self._server.start()
         return ApiAddress(self.settings.api_url, token_file)
 
     async def stop(self) -> None:
-        """Let who listens go, and answers that are being given end."""
+        """Close the streams, let running requests finish, and stop the server."""
         if self._live is not None:
             self._live.close()
         if self._server is not None:
             await self._server.stop()
         else:
             self._socket.close()
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

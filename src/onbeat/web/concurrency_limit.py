@@ -1,44 +1,44 @@
-"""Requests take turns, so that schedules beside them are not late.
+"""A limit on concurrent requests, so that they do not delay the engine.
 
-The engine and the API share one event loop. Answers cost mostly time of that loop, so many at once
-are answered no sooner than few, but the engine would have to wait until it is its turn again.
+The engine and the API share one event loop. Requests mostly cost time of that loop: many
+concurrent ones are not faster than a few, but would keep the engine waiting.
 """
 
 import asyncio
 
 from onbeat.web.security.asgi import App, Message, Receive, Scope, Send
 
-AT_ONCE = 4  # one that is worked on, and some that wait for the database
-# Told also while all others wait for the database.
-ALIVE = {"/healthz", "/api/v1/healthz", "/readyz", "/api/v1/readyz"}
+MOST_CONCURRENT = 4  # one that uses the loop, and some that wait for the database
+# Answered even while all other requests wait for the database.
+UNLIMITED = {"/healthz", "/api/v1/healthz", "/readyz", "/api/v1/readyz"}
 
 
 def limit_concurrency(app: App) -> App:
-    """Return an application of which few answers are begun at the same time."""
-    turns = asyncio.Semaphore(AT_ONCE)
+    """Return an application that begins few responses concurrently."""
+    permits = asyncio.Semaphore(MOST_CONCURRENT)
 
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in ALIVE:
+    async def limited(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in UNLIMITED:
             await app(scope, receive, send)
             return
-        has_turn = True
+        holds_permit = True
 
-        def pass_on() -> None:
-            nonlocal has_turn
-            if has_turn:
-                has_turn = False
-                turns.release()
+        def release() -> None:
+            nonlocal holds_permit
+            if holds_permit:
+                holds_permit = False
+                permits.release()
 
         async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start":  # what streams goes on beside the others
-                pass_on()
+            if message["type"] == "http.response.start":  # a stream must not hold its permit
+                release()
             await send(message)
 
-        await turns.acquire()
+        await permits.acquire()
         try:
-            await asyncio.sleep(0)  # an answer that waits for nothing would leave nobody a turn
+            await asyncio.sleep(0)  # a request that never waits would starve the engine
             await app(scope, receive, sending)
         finally:
-            pass_on()
+            release()
 
-    return answer
+    return limited

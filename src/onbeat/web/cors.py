@@ -1,9 +1,9 @@
-"""Pages of other origins that an operator has named may use the API, with a token of their own.
+"""CORS: pages of the origins that the operator configured may use the API with a token.
 
 A preflight is answered here, before authentication: a browser sends no token with it. A request of
-such a page is then treated as that of any other program. Its cookies are dropped, so that a page
+such a page is then treated like that of any other program. Its cookies are dropped, so that a page
 never acts for the user who is logged in to the dashboard in the same browser: only `Authorization`
-counts. Requests of every other origin are refused as before.
+counts. Requests of all other origins are refused by the security middleware.
 """
 
 from collections.abc import Collection
@@ -13,8 +13,8 @@ from onbeat.web.security.bodies import announces_body
 from onbeat.web.security.responses import SecureSend
 
 PATHS = ("/api/", "/schedules", "/run-launcher/", "/runs/", "/timer", "/workflows")
-# What tells a browser's request from another program's.
-OF_BROWSERS = frozenset({
+# Headers by which the security middleware recognizes requests of browsers.
+BROWSER_HEADERS = frozenset({
     b"cookie", b"origin", b"referer", b"sec-fetch-dest", b"sec-fetch-mode", b"sec-fetch-site",
     b"sec-fetch-storage-access", b"sec-fetch-user",
 })  # fmt: skip
@@ -28,13 +28,13 @@ VARY = (b"vary", b"Origin")
 
 
 class Cors:
-    """Lets requests of pages of these origins in to `app`; without any, all go as they are."""
+    """Passes requests of pages of these origins to `app`; without origins, it changes nothing."""
 
     def __init__(self, app: App, origins: Collection[str]) -> None:
         self._app, self._origins = app, frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a preflight, or pass a request on."""
+        """Answer a preflight, or pass the request to the application."""
         if not self._origins or scope["type"] != "http" or not scope["path"].startswith(PATHS):
             await self._app(scope, receive, send)
             return
@@ -45,7 +45,7 @@ class Cors:
         elif scope["method"] == "OPTIONS" and values_of(scope, b"access-control-request-method"):
             await _preflight(scope, send, origin)
         else:
-            headers = [each for each in scope["headers"] if each[0] not in OF_BROWSERS]
+            headers = [each for each in scope["headers"] if each[0] not in BROWSER_HEADERS]
             added = (
                 (b"access-control-allow-origin", origin.encode("latin-1")),
                 (b"access-control-expose-headers", EXPOSED),
@@ -55,7 +55,7 @@ class Cors:
 
 
 async def _preflight(scope: Scope, send: Send, origin: str) -> None:
-    """Say what a page of this origin may send. A method or header that is not named is refused."""
+    """Answer which methods and headers a page of this origin may send."""
     headers = [
         (b"access-control-allow-origin", origin.encode("latin-1")),
         (b"access-control-allow-methods", METHODS),
@@ -73,7 +73,7 @@ async def _preflight(scope: Scope, send: Send, origin: str) -> None:
 
 
 class _WithHeaders:
-    """A `send` that gives an answer more headers."""
+    """A `send` that adds headers to a response."""
 
     def __init__(self, send: Send, headers: tuple[tuple[bytes, bytes], ...]) -> None:
         self._send, self._headers = send, headers

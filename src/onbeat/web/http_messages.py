@@ -1,9 +1,9 @@
-"""Where one request ends and the next begins: read in one way only, or refused.
+"""Strict framing of HTTP/1.1 requests, against request smuggling.
 
 A proxy and a server that disagree about the length of a request let a client hide a second request
-in the first (request smuggling). h11 follows RFC 9112 but is lenient where the RFC lets it be. This
-is not: a request that another program could frame differently is answered with 400, and its
-connection is closed, so that there is never a second answer.
+in the first. h11 follows RFC 9112 but is lenient where the RFC allows it. This module is not: a
+request that another program could frame differently is answered with 400, and its connection is
+closed, so that there is never a second response.
 """
 
 import re
@@ -14,7 +14,7 @@ Event = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
 
 
 class StrictConnection(h11.Connection):
-    """A connection of a server that refuses requests with an ambiguous length or line ends."""
+    """A server connection that refuses requests with ambiguous length or line endings."""
 
     def __init__(self, max_incomplete_event_size: int) -> None:
         super().__init__(h11.SERVER, max_incomplete_event_size)
@@ -39,7 +39,7 @@ class StrictConnection(h11.Connection):
 
 
 def check_head(head: bytes) -> None:
-    """Refuse the line and the headers of a request if they can be read in more than one way."""
+    """Refuse a request line and headers that are ambiguous."""
     check_lines(head)
     line, *headers = head.split(b"\r\n")
     names: list[bytes] = []
@@ -49,15 +49,15 @@ def check_head(head: bytes) -> None:
         names.append(each.partition(b":")[0].lower())
     lengths, encodings = names.count(b"content-length"), names.count(b"transfer-encoding")
     if lengths + encodings > 1:
-        raise h11.RemoteProtocolError("the length of the body is given twice")
+        raise h11.RemoteProtocolError("the length of the body is specified twice")
     if encodings and not line.endswith(b"HTTP/1.1"):
-        raise h11.RemoteProtocolError("Transfer-Encoding needs HTTP/1.1")
+        raise h11.RemoteProtocolError("Transfer-Encoding requires HTTP/1.1")
     if lengths and not LENGTH.search(head):
         raise h11.RemoteProtocolError("Content-Length is not one number")
 
 
 def check_lines(text: bytes) -> None:
-    """Refuse lines that end with anything but CR LF."""
+    """Refuse lines that do not end with CR LF."""
     if not text.count(b"\r\n") == text.count(b"\n") == text.count(b"\r"):
         raise h11.RemoteProtocolError("a line ends with a bare LF or CR")
 

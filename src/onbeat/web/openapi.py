@@ -1,5 +1,6 @@
-"""The OpenAPI document: what the routes say of themselves, made complete and true."""
+"""The OpenAPI document: generated from the routes, and completed with what types cannot express."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,41 +10,43 @@ from onbeat.core.schedule import ID
 from onbeat.core.schema import schedule_and_parts
 from onbeat.web.params import INSTANT
 from onbeat.web.problems import PROBLEM_JSON
-from onbeat.web.routes.sessions import SENT
+from onbeat.web.routes.sessions import BODIES
 
 Fields = dict[str, Any]
 
 REFS = "#/components/schemas/"
-EDITED_BY = {"get_schedule", "put_schedule", "patch_schedule", "create_schedule"}
-DEFINED_BY = {"put_schedule", "preview"}  # routes whose body is a definition
+WITH_ETAG = {"get_schedule", "put_schedule", "patch_schedule", "create_schedule"}
+WITH_DEFINITION = {"put_schedule", "preview"}  # operations whose body is a definition
 SAFE = {"get"}
-PRINTABLE = r"^[^\x00-\x1f\x7f]*$"  # as the door has it
+SENTENCE_END = re.compile(r"\.\s|\.$|\n\n")
+PRINTABLE = r"^[^\x00-\x1f\x7f]*$"  # the security middleware refuses other characters
 
 
 def complete(app: Litestar) -> Fields:
-    """Return the document of an application, with what its routes cannot say by their types."""
+    """Return the complete document of an application."""
     document: Fields = app.openapi_schema.to_schema()
     components = document["components"]
     definition, parts = schedule_and_parts(REFS)
     components["schemas"] |= {"Definition": definition, **parts, "Patch": _patch_of(definition)}
-    components["schemas"] |= dict(SENT.values())
-    components["responses"] = {name: _refusal(told) for name, (_, told) in BY_THE_DOOR.items()}
+    components["schemas"] |= dict(BODIES.values())
+    components["responses"] = {name: _refusal(text) for name, (_, text) in REFUSALS.items()}
     components["securitySchemes"] = {
-        "token": {"type": "http", "scheme": "bearer", "description": "A token or a signed JWT."},
+        "token": {"type": "http", "scheme": "bearer", "description": "A token or a JWT."},
         "session": {"type": "apiKey", "in": "cookie", "name": "onbeat"},
     }
     document["security"] = [{"token": []}, {"session": []}]
     for method, operation in _operations(document):
         for parameter in operation.get("parameters", ()):
-            parameter["schema"] = _of_parameter(parameter["schema"])
-        _say_body(operation)
-        _say_answers(operation, method)
-    _say_what_is_sent(document)
+            parameter["schema"] = _parameter_schema(parameter["schema"])
+        operation["summary"] = SENTENCE_END.split(operation["description"])[0]
+        _complete_body(operation)
+        _complete_responses(operation, method)
+    _complete_body_schemas(document)
     return document
 
 
 def query_names(document: Fields) -> dict[tuple[str, str], dict[str, bool]]:
-    """Return which names a query may have, by method and path, and whether each is of any text."""
+    """Return the query parameters by method and path, and whether each may have any text."""
     return {
         (method.upper(), path): {
             each["name"]: "pattern" in each["schema"]
@@ -63,8 +66,8 @@ def _operations(document: Fields) -> Iterator[tuple[str, Fields]]:
                 yield method, operation
 
 
-def _of_parameter(schema: Fields) -> Fields:
-    """Return the schema of a parameter: no null, as it is there or is not, and what can be read."""
+def _parameter_schema(schema: Fields) -> Fields:
+    """Return the schema of a parameter: without null, and with a pattern for its text."""
     choices = [each for each in schema.get("oneOf", ()) if each != {"type": "null"}]
     if len(choices) == 1:
         rest = {name: value for name, value in schema.items() if name != "oneOf"}
@@ -77,8 +80,8 @@ def _of_parameter(schema: Fields) -> Fields:
     return schema | {name: int(value) for name, value in bounds.items()}
 
 
-def _say_body(operation: Fields) -> None:
-    """Say which definitions a body has, and whether there has to be one."""
+def _complete_body(operation: Fields) -> None:
+    """Add the schema of a body that is a definition, and whether a body is required."""
     name, body = operation["operationId"], operation.get("requestBody")
     if body is None:
         return
@@ -86,13 +89,13 @@ def _say_body(operation: Fields) -> None:
     schema = content["application/json"]["schema"]
     if {"type": "null"} in schema.get("oneOf", ()):
         body["required"] = False
-    if name in DEFINED_BY:
+    if name in WITH_DEFINITION:
         content["application/json"] = {
             "schema": {"$ref": f"{REFS}Definition"},
             "examples": {"a command": {"value": EXAMPLE}},
         }
-    if name in SENT:
-        content["application/json"] = {"schema": {"$ref": f"{REFS}{SENT[name][0]}"}}
+    if name in BODIES:
+        content["application/json"] = {"schema": {"$ref": f"{REFS}{BODIES[name][0]}"}}
     if name == "patch_schedule":
         patch = {
             "schema": {"$ref": f"{REFS}Patch"},
@@ -101,27 +104,27 @@ def _say_body(operation: Fields) -> None:
         body["content"] = {"application/json": patch, "application/merge-patch+json": patch}
 
 
-def _say_answers(operation: Fields, method: str) -> None:
-    """Say what can be answered besides: by the door, and with which headers."""
-    name, answers = operation["operationId"], operation["responses"]
+def _complete_responses(operation: Fields, method: str) -> None:
+    """Add the refusals of the security middleware, and the headers of responses."""
+    name, responses = operation["operationId"], operation["responses"]
     is_open = operation.get("security") == []
-    for refusal, (status, _) in BY_THE_DOOR.items():
+    for refusal, (status, _) in REFUSALS.items():
         if (refusal in OF_CALLERS and is_open) or (refusal in OF_BODIES and method in SAFE):
             continue
-        answers[str(status)] = {"$ref": f"#/components/responses/{refusal}"}
-    first = next(iter(answers.values()))
+        responses[str(status)] = {"$ref": f"#/components/responses/{refusal}"}
+    first = next(iter(responses.values()))
     if name in {"create_schedule", "put_schedule"}:
-        answers["200"] = {**first, "description": "It is there, with this definition."}
-        answers["201"] = {**first, "description": "It was made."}
-        answers["201"]["headers"] = {"Location": LOCATION}
-    if name in EDITED_BY:
-        for status in {"200", "201"} & answers.keys():
-            answers[status]["headers"] = {**answers[status].get("headers", {}), "ETag": ETAG}
-    operation["responses"] = dict(sorted(answers.items()))
+        responses["200"] = {**first, "description": "The schedule exists with this definition."}
+        responses["201"] = {**first, "description": "The schedule was created."}
+        responses["201"]["headers"] = {"Location": LOCATION}
+    if name in WITH_ETAG:
+        for status in {"200", "201"} & responses.keys():
+            responses[status]["headers"] = {**responses[status].get("headers", {}), "ETag": ETAG}
+    operation["responses"] = dict(sorted(responses.items()))
 
 
-def _say_what_is_sent(document: Fields) -> None:
-    """Say of what callers send what its types do not: no other names, and which texts."""
+def _complete_body_schemas(document: Fields) -> None:
+    """Add the patterns of texts in bodies, and that bodies have no other fields."""
     schemas = document["components"]["schemas"]
     definitions = {
         "type": "object",
@@ -130,31 +133,33 @@ def _say_what_is_sent(document: Fields) -> None:
     }
     schemas["NewSchedule"]["properties"]["definition"] = {"$ref": f"{REFS}Definition"}
     schemas["NewSchedule"]["examples"] = [{"schedule_id": "backup", "definition": EXAMPLE}]
-    for name in ("Definitions", "Forecasting"):
+    for name in ("Definitions", "SimulateRequest"):  # request bodies with definitions
         schemas[name]["properties"]["schedules"] = definitions
         schemas[name]["properties"]["timezone"] = {"$ref": f"{REFS}timezone", "default": "UTC"}
+    # Litestar leaves out the constraints of list items.
+    schemas["PublishRequest"]["properties"]["tags"]["items"] |= {"minLength": 1, "maxLength": 200}
     for (name, field), pattern in TEXTS.items():
         schemas[name]["properties"][field]["pattern"] = pattern
-    for name in _sent(document):
+    for name in _body_schemas(document):
         if schemas[name].get("type") == "object":
             schemas[name].setdefault("additionalProperties", False)
 
 
-def _sent(document: Fields) -> set[str]:
-    """Return the names of the schemas that bodies are made of."""
+def _body_schemas(document: Fields) -> set[str]:
+    """Return the names of all schemas used in request bodies."""
     found: set[str] = set()
-    ahead: list[object] = [each.get("requestBody") for _, each in _operations(document)]
-    while ahead:
-        match ahead.pop():
-            case {"$ref": str(there)}:
-                name = there.removeprefix(REFS)
+    pending: list[object] = [each.get("requestBody") for _, each in _operations(document)]
+    while pending:
+        match pending.pop():
+            case {"$ref": str(reference)}:
+                name = reference.removeprefix(REFS)
                 if name not in found:
                     found.add(name)
-                    ahead.append(document["components"]["schemas"][name])
+                    pending.append(document["components"]["schemas"][name])
             case dict(fields):
-                ahead += fields.values()
+                pending += fields.values()
             case list(items):
-                ahead += items
+                pending += items
             case _:
                 pass
     return found
@@ -163,52 +168,52 @@ def _sent(document: Fields) -> set[str]:
 def _patch_of(definition: Fields) -> Fields:
     return {
         "title": "A change of a definition",
-        "description": "Fields in place of those that there are; null takes one away.",
+        "description": "Fields that replace those of the definition; null removes a field.",
         "type": "object",
         "propertyNames": {"enum": sorted(definition["properties"])},
         "additionalProperties": True,
     }
 
 
-def _refusal(told: str) -> Fields:
+def _refusal(text: str) -> Fields:
     content: Fields = {PROBLEM_JSON: {"schema": {"$ref": f"{REFS}Problem"}}}
-    if told == BY_THE_DOOR["Unreadable"][1]:  # what is not even HTTP the server itself refuses
+    if text == REFUSALS["Unreadable"][1]:  # the server itself refuses invalid HTTP, in plain text
         content["text/plain"] = {"schema": {"type": "string"}}
-    return {"description": told, "content": content, "headers": HEADERS.get(told, {})}
+    return {"description": text, "content": content, "headers": HEADERS.get(text, {})}
 
 
 EXAMPLE = {"cron": "0 9 * * MON-FRI", "run": {"command": ["./backup.sh", "--all"]}}
 ETAG: Fields = {
-    "description": "Its revision: what If-Match takes.",
+    "description": "The revision of the schedule, for If-Match.",
     "required": True,
     "schema": {"type": "string", "pattern": '^"[0-9]{1,18}"$'},
 }
 LOCATION: Fields = {
-    "description": "Where it is.",
+    "description": "The path of the schedule.",
     "required": True,
     "schema": {"type": "string", "pattern": "^/api/v1/schedules/.+$"},
 }
 TEXT: Fields = {"required": True, "schema": {"type": "string"}}
-BY_THE_DOOR = {
-    "Unreadable": (400, "The request cannot be read: `field` says where."),
-    "Unknown": (401, "Nobody is known by what was sent."),
+REFUSALS = {  # of the security middleware
+    "Unreadable": (400, "The request cannot be read: `field` names the invalid part."),
+    "Unknown": (401, "The credentials are missing or invalid."),
     "NotAllowed": (403, "The caller may not do this."),
-    "TooSlow": (408, "The body took too long."),
+    "TooSlow": (408, "The body arrived too slowly."),
     "TooLarge": (413, "The body is too large."),
     "TooLong": (414, "The URL is too long."),
     "NotJson": (415, "The body is not JSON."),
-    "NotThisHost": (421, "This host is not asked for here."),
-    "TooMany": (429, "There were too many requests, or too many wrong tokens."),
+    "NotThisHost": (421, "The API is not served under this host name."),
+    "TooMany": (429, "Too many requests, or too many wrong credentials."),
     "TooManyHeaders": (431, "The headers are too many or too long."),
 }
 OF_CALLERS = {"Unknown", "TooMany"}
 OF_BODIES = {"TooSlow", "TooLarge", "NotJson"}
 HEADERS = {
-    BY_THE_DOOR["Unknown"][1]: {"WWW-Authenticate": TEXT},
-    BY_THE_DOOR["TooMany"][1]: {"Retry-After": TEXT},
+    REFUSALS["Unknown"][1]: {"WWW-Authenticate": TEXT},
+    REFUSALS["TooMany"][1]: {"Retry-After": TEXT},
 }
 TEXTS = {
-    ("Pausing", "until"): INSTANT,
-    ("Backfilling", "from"): INSTANT,
-    ("Backfilling", "to"): INSTANT,
-}  # of fields that no type says more of than that they are texts
+    ("PauseRequest", "until"): INSTANT,
+    ("BackfillRequest", "from"): INSTANT,
+    ("BackfillRequest", "to"): INSTANT,
+}  # of fields whose type is only text

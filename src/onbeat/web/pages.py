@@ -1,4 +1,4 @@
-"""The page that a link opens: how things stand, readable without a script."""
+"""The dashboard: one HTML page with the current state, readable without a script."""
 
 from html import escape
 from importlib.resources import files
@@ -12,71 +12,80 @@ from onbeat.app.systems import RunningSystems
 from onbeat.core.time.instants import rfc3339, rfc3339_ms
 from onbeat.errors import InvalidFile, InvalidSchedule
 from onbeat.ports.rows import Overview, RunFilter, RunRow, ScheduleRow
-from onbeat.service.serialize import target_of, words_of
+from onbeat.service.serialize import target_kind, words_of
 from onbeat.service.service import Service
 from onbeat.systems.services.timer_list import DISABLED, HEADING
 
-SHOWN = 100  # schedules, and latest failures a tenth of that
-OF_A_RUN = ("Run", "Schedule", "Planned", "User", "Triggered by")
-COLUMNS = ("Schedule", "When", "System", "Runs", "Next", "Last success", "Last result", "State")
+MOST_SCHEDULES, MOST_RUNS = 100, 10
+RUN_COLUMNS = ("Run", "Schedule", "Planned", "User", "Triggered by")
+SCHEDULE_COLUMNS = (
+    "Schedule",
+    "When",
+    "System",
+    "Runs",
+    "Next",
+    "Last success",
+    "Last result",
+    "State",
+)
 
 
 @get("/", media_type=MediaType.HTML, include_in_schema=False)
 async def overview(service: NamedDependency[Service], state: State) -> str:
-    """Return the page of how things stand."""
+    """Return the dashboard."""
     found = await service.overview()
-    rows = await service.schedules(limit=SHOWN)
-    latest = await service.runs(limit=SHOWN // 10)
-    failed = await service.runs(RunFilter(status="FAILED"), limit=SHOWN // 10)
-    beside = await _timers(service, state.systems) + await _flows(service, state.systems)
-    return _page(found, rows, beside, latest, failed)
+    rows = await service.schedules(limit=MOST_SCHEDULES)
+    latest = await service.runs(limit=MOST_RUNS)
+    failed = await service.runs(RunFilter(status="FAILED"), limit=MOST_RUNS)
+    systems = await _timers(service, state.systems) + await _flows(service, state.systems)
+    return _page(found, rows, systems, latest, failed)
 
 
 @get("/static/onbeat.css", include_in_schema=False)
 async def style() -> Response[bytes]:
-    """Return how pages look."""
+    """Return the style sheet of the dashboard."""
     text = files("onbeat.web").joinpath("static/onbeat.css").read_bytes()
     return Response(text, media_type="text/css")
 
 
 async def _timers(service: Service, systems: RunningSystems) -> str:
-    """Return the section of timers, for those who may see everybody's; none without such a file."""
+    """Return the section of timers: empty without a timer file, or for a caller with an owner."""
     timers = systems.timers
     if timers is None or service.caller.only_of is not None:
         return ""
     try:
         found = await timers.listed(service)
     except (InvalidSchedule, InvalidFile):
-        return "<h2>Timers</h2>\n<p class=bad>Their file cannot be read: see the log.</p>"
+        return "<h2>Timers</h2>\n<p class=bad>The timer file cannot be read: see the log.</p>"
     if found is None:
         return f"<h2>Timers</h2>\n<p>{escape(DISABLED)}.</p>"
-    told = _table(HEADING, [each.cells(found.now) for each in found.timers])
+    section = _table(HEADING, [each.cells(found.now) for each in found.timers])
     if found.invalid:
-        told += (
+        section += (
             f"\n<h3>Invalid timers</h3>\n{_table(('ID', 'Reason'), list(found.invalid.items()))}"
         )
-    return f"<h2>Timers</h2>\n{told}"
+    return f"<h2>Timers</h2>\n{section}"
 
 
 async def _flows(service: Service, systems: RunningSystems) -> str:
-    """Return the flows that are left out, for those who may see everybody's; none if none is."""
+    """Return the section of flows that are not scheduled; empty for a caller with an owner."""
     if systems.flows is None or service.caller.only_of is not None:
         return ""
     invalid = (await systems.flows.status(service)).invalid
     if not invalid:
         return ""
-    return f"<h2>Flows that are left out</h2>\n{_table(('Flow', 'Reason'), list(invalid.items()))}"
+    return f"<h2>Flows not scheduled</h2>\n{_table(('Flow', 'Reason'), list(invalid.items()))}"
 
 
 def _page(
     found: Overview,
     rows: list[ScheduleRow],
-    beside: str,
+    systems: str,
     latest: list[RunRow],
     failed: list[RunRow],
 ) -> str:
     up = sum(node.alive_until > found.now for node in found.nodes)
-    gate = "" if found.gate_open else "<p class=bad>The gate is closed: nothing starts.</p>"
+    gate = "" if found.gate_open else "<p class=bad>The gate is closed: no run starts.</p>"
     running = found.runs.get("STARTED", 0)
     more = found.schedules - len(rows)
     return f"""<!doctype html>
@@ -100,13 +109,13 @@ def _page(
 <div><dt>Nodes up</dt><dd>{up}</dd></div>
 </dl>
 <h2>Schedules</h2>
-{_table(COLUMNS, [_row(row) for row in rows])}
+{_table(SCHEDULE_COLUMNS, [_row(row) for row in rows])}
 {f"<p>and {more} more</p>" if more > 0 else ""}
-{beside}
+{systems}
 <h2>Latest runs</h2>
-{_table((*OF_A_RUN, "Status"), [(*_run(run), run.status) for run in latest])}
-<h2>Failed last</h2>
-{_table((*OF_A_RUN, "Reason"), [(*_run(run), run.reason or "") for run in failed])}
+{_table((*RUN_COLUMNS, "Status"), [(*_run(run), run.status) for run in latest])}
+<h2>Latest failures</h2>
+{_table((*RUN_COLUMNS, "Reason"), [(*_run(run), run.reason or "") for run in failed])}
 </main>
 <footer><a href="/api/v1/openapi.json">API</a> · <a href="/metrics">Metrics</a></footer>
 </body>
@@ -118,12 +127,12 @@ def _row(row: ScheduleRow) -> tuple[str, ...]:
     state = "paused" if row.paused else "failing" if row.consecutive_failures else "ok"
     last = "-" if row.last_success_at is None else rfc3339_ms(row.last_success_at)
     following = "-" if row.next_run_at is None else rfc3339(row.next_run_at)
-    runs, result = target_of(row), _result(row)
+    runs, result = target_kind(row), _result(row)
     return row.schedule_id, words_of(row), row.source or "-", runs, following, last, result, state
 
 
 def _result(row: ScheduleRow) -> str:
-    """Return how the last run ended, or why there was none."""
+    """Return the outcome of the last run, or why the last tick had no run."""
     if row.last_run_at is None:
         return row.last_miss_reason or "-"
     if not row.consecutive_failures:
@@ -132,8 +141,8 @@ def _result(row: ScheduleRow) -> str:
 
 
 def _run(run: RunRow) -> tuple[str, ...]:
-    by = run.triggered_by
-    return str(run.run_id), run.schedule_id, rfc3339(run.run_at), run.user or "-", by
+    planned, user = rfc3339(run.run_at), run.user or "-"
+    return str(run.run_id), run.schedule_id, planned, user, run.triggered_by
 
 
 def _table(heading: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

@@ -1,7 +1,6 @@
-"""What routes share: who asks, how pages and instants are read, and what an answer may be."""
+"""What routes share: parameter types, parsing of ids and instants, ETags and problem responses."""
 
 import re
-from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import unquote
 
@@ -24,20 +23,20 @@ INSTANT = (
 )
 LOCAL_OR_INSTANT = INSTANT.replace("]{2}) *$", "]{2})? *$")
 
-Asked = Request[object, object, State]
+ApiRequest = Request[object, object, State]
 
 ScheduleId = Annotated[
     str,
     PathParameter(
         min_length=1,
-        max_length=600,  # as it is sent; what is promised is what it stands for
+        max_length=600,  # percent-encoded; the schema states the length after decoding
         description="The id of a schedule; a slash in it is sent as %2F.",
         schema_extra={"pattern": f"^{ID.pattern}$", "max_length": 200},
     ),
 ]
 RunId = Annotated[int, PathParameter(ge=1, le=2**62, description="The number of a run.")]
 Limit = Annotated[
-    int, QueryParameter(ge=1, le=LONGEST_PAGE, description="How many there are on a page.")
+    int, QueryParameter(ge=1, le=LONGEST_PAGE, description="The maximum number of items on a page.")
 ]
 Search = Annotated[
     str, QueryParameter(max_length=200, description="A part of the id or of the definition.")
@@ -50,7 +49,7 @@ Instant = Annotated[
         schema_extra={"pattern": INSTANT},
     ),
 ]
-Moment = Annotated[
+LocalOrInstant = Annotated[
     str | None,
     QueryParameter(
         max_length=64,
@@ -69,7 +68,9 @@ IdempotencyKey = Annotated[
         max_length=200,
         pattern="^[!-~]+$",
         required=False,
-        description="The same key is the same request: what was made then is the answer again.",
+        description=(
+            "Identifies a request. Repeating it with the same key returns the first result."
+        ),
     ),
 ]
 IfMatch = Annotated[
@@ -78,42 +79,36 @@ IfMatch = Annotated[
         name="If-Match",
         max_length=64,
         required=False,
-        description="The ETag that was read: refused with 412 if it was changed since.",
+        description="The ETag that was read; the request fails with 412 if it changed since.",
         schema_extra={"pattern": '^(\\*|"[0-9]{1,18}")$'},
     ),
 ]
 UpdateWaiting = Annotated[
     bool,
     QueryParameter(
-        description="Move runs that wait to the new revision. Else they start by their own."
+        description=(
+            "Move waiting runs to the new revision; by default they keep the one they have."
+        )
     ),
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """One page of a longer list."""
+def problem_responses(subject: str, *statuses: int) -> dict[int, ResponseSpec]:
+    """Return the problem responses of a route, for OpenAPI.
 
-    limit: int
-    cursor: str | None
-
-
-def problem_responses(told: str, *statuses: int) -> dict[int, ResponseSpec]:
-    """Return what a route answers besides what it is for: refusals, as problems.
-
-    What the door refuses is added to all of them, by `web/openapi.py`.
+    Those of the security middleware are added to every route by `web/openapi.py`.
     """
-    about = {
-        404: f"There is no such {told}.",
-        409: f"The {told} is not in a state in which this could be done.",
+    descriptions = {
+        404: f"The {subject} was not found.",
+        409: f"The state of the {subject} does not allow this.",
         412: "It was changed since it was read.",
-        422: "What was sent can be read, and is refused: `field` says where.",
+        422: "The request was understood but refused: `field` names the invalid part.",
         503: "The database does not answer.",
     }
     return {
         status: ResponseSpec(
             Problem,
-            description=about[status],
+            description=descriptions[status],
             media_type="application/problem+json",
             generate_examples=False,
         )
@@ -121,43 +116,42 @@ def problem_responses(told: str, *statuses: int) -> dict[int, ResponseSpec]:
     }
 
 
-async def provide_service(request: Asked, state: State) -> Service:
-    """Return the use cases as whoever asks may have them."""
-    caller = request.scope["state"].get("caller")  # the door has put it there
-    assert isinstance(caller, Caller), "nothing comes here but through the door"
+async def provide_service(request: ApiRequest, state: State) -> Service:
+    """Return the use cases with the rights of the caller."""
+    caller = request.scope["state"].get("caller")  # set by the security middleware
+    assert isinstance(caller, Caller), "every request has passed the security middleware"
     service: Service = state.service
     return service.of(caller)
 
 
-def name_of(given: str) -> str:
-    """Return the name that a part of a path stands for: paths come as they were sent."""
-    return unquote(given)
+def decode_segment(segment: str) -> str:
+    """Decode a segment of a path; the framework gets paths as they were sent."""
+    return unquote(segment)
 
 
-def schedule_id_of(given: str) -> str:
-    """Return the id that a part of a path stands for, or refuse it."""
-    return check_id(name_of(given))
+def read_schedule_id(segment: str) -> str:
+    """Return the schedule id in a segment of a path, or refuse it."""
+    return check_id(decode_segment(segment))
 
 
-def instant_of(field: str, given: str) -> int:
+def read_instant(field: str, text: str) -> int:
     """Return an instant in seconds, or refuse it."""
     with naming(field):
-        return parse_instant(given)
+        return parse_instant(text)
 
 
-def milliseconds_of(field: str, given: str, *, now: int) -> int:
-    """Return an instant that is to come, in milliseconds, or refuse it."""
+def read_future_ms(field: str, text: str, *, now: int) -> int:
+    """Return a future instant in milliseconds, or refuse it."""
     with naming(field):
-        found = parse_instant_ms(given)
-    if found <= now:
-        raise InvalidSchedule(
-            field, f"{shown(given)} is past", hint=f"later than {rfc3339_ms(now)}"
-        )
-    return found
+        instant = parse_instant_ms(text)
+    if instant <= now:
+        hint = f"later than {rfc3339_ms(now)}"
+        raise InvalidSchedule(field, f"{shown(text)} is in the past", hint=hint)
+    return instant
 
 
-def revision_of(if_match: str | None) -> int | None:
-    """Return the revision that an ETag stands for; None: whichever there is."""
+def read_revision(if_match: str | None) -> int | None:
+    """Return the revision in an If-Match header; None accepts any revision."""
     if if_match is None or if_match.strip() == "*":
         return None
     text = if_match.strip()
@@ -165,8 +159,8 @@ def revision_of(if_match: str | None) -> int | None:
         number = text[1:-1]
         if number.isdigit() and len(number) < 19:
             return int(number)
-    hint = 'such as "3", as ETag gave it'
-    raise InvalidSchedule("If-Match", f"{shown(if_match)} is no ETag of a schedule", hint=hint)
+    hint = 'the value of the ETag header, such as "3"'
+    raise InvalidSchedule("If-Match", f"{shown(if_match)} is not an ETag of a schedule", hint=hint)
 
 
 def etag(revision: int) -> str:
@@ -174,12 +168,12 @@ def etag(revision: int) -> str:
     return f'"{revision}"'
 
 
-def place_of(field: str, given: str) -> tuple[int, int]:
-    """Return the event that an id such as 1234.0 is of: its row, and which of that it is."""
-    match = EVENT_ID.fullmatch(given)
+def read_event_id(field: str, text: str) -> tuple[int, int]:
+    """Return the row and the index within it of an event id such as 1234.0, or refuse it."""
+    match = EVENT_ID.fullmatch(text)
     if match is None:
-        hint = "such as 1234.0, as it was given"
-        raise InvalidSchedule(field, f"{shown(given)} is no event's id", hint=hint)
+        hint = "the id of an event, such as 1234.0"
+        raise InvalidSchedule(field, f"{shown(text)} is not the id of an event", hint=hint)
     return int(match[1]), int(match[2]) if match[2] else 10**9
 
 

@@ -32,7 +32,7 @@ def instant(text):
     return datetime.fromisoformat(f"2026-01-01T{text}").replace(tzinfo=UTC)
 
 
-class World:
+class AgentsHarness:
     """Starts at noon on 2026-01-01, UTC. Several starts may share a database."""
 
     def __init__(self, database="sqlite://"):
@@ -78,7 +78,7 @@ class World:
 
 @pytest.fixture
 def world():
-    return World()
+    return AgentsHarness()
 
 
 @pytest.fixture
@@ -94,4 +94,4 @@ def new_york(monkeypatch):
 @pytest.fixture
 def lasting(tmp_path):
     """A world whose database is a file."""
-    return World(f"sqlite:///{tmp_path}/agents.db")
+    return AgentsHarness(f"sqlite:///{tmp_path}/agents.db")

@@ -21,6 +21,7 @@ from pydantic import (
 from onbeat.agents import Orchestrator
 from onbeat.systems.agents.blackboard import KIND
 from tests.systems.agents.conftest import Alert, LogEntry, Report, instant
+from tests.waiting import until
 
 
 class Aliased(BaseModel):
@@ -283,9 +284,12 @@ def test_an_output_whose_run_timed_out_while_it_was_published_still_triggers(wor
         service = its.its._system._started_service
         start = service.start
 
+        def time_is_up():  # for the run that publishes
+            return any(task.cancelling() for task in asyncio.all_tasks())
+
         async def slowly(schedule_id, **given):
             if schedule_id == "agents/reader":
-                await asyncio.sleep(0.7)  # twice: longer than the timeout
+                await until(time_is_up)
             return await start(schedule_id, **given)
 
         service.start = slowly

@@ -6,14 +6,14 @@ import pytest
 
 from onbeat.agents import Orchestrator
 from onbeat.testing import ManualClock
-from tests.systems.agents.conftest import World
+from tests.systems.agents.conftest import AgentsHarness
 
 HOUR = timedelta(hours=1)
 
 
 def fire_times(cron, *, count, start="2026-01-01T12:00:00Z"):
     """Return when the first `count` runs of an agent with this cron fire, with a fake clock."""
-    world = World()
+    world = AgentsHarness()
     world.clock = ManualClock(start)
     world.its = Orchestrator(world.database, clock=world.clock)
     world.agent().schedule(cron=cron)

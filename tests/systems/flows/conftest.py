@@ -10,6 +10,7 @@ import pytest
 from onbeat import Onbeat
 from onbeat.app.settings import Settings
 from onbeat.testing import ManualClock
+from tests.inside import launcher_of, store_of
 from tests.systems.flows.panel import FakePanel, Flow
 
 URL = "/-/127.0.0.1/8125/-/"
@@ -20,7 +21,7 @@ TABLE = """CREATE TABLE IF NOT EXISTS expose (name TEXT PRIMARY KEY, display TEX
   created REAL, updated REAL)"""
 
 
-class World:
+class FlowsHarness:
     """The fixtures of a test. It starts on Thursday, 2026-01-01, at noon UTC."""
 
     def __init__(self, folder, **settings):
@@ -115,9 +116,9 @@ class World:
         The crashed node cannot shut down: its store stays unchanged, and its panel receives no
         further request, which is asserted.
         """
-        launcher = self.beat._runtime.launchers.by_kind["flow"]
+        launcher = launcher_of(self.beat, "flow")
         launcher.leave(list(launcher._followed))  # a killed process cancels nothing
-        await self.beat._runtime.store.close()  # no write and no unregister after this
+        await store_of(self.beat).close()  # no write and no unregister after this
         before, heard = self.rows(), self.panel.count("DELETE")
         gone = asyncio.all_tasks() - self._others
         mine = asyncio.current_task()
@@ -128,9 +129,7 @@ class World:
             task.cancel()
         await asyncio.gather(*gone, return_exceptions=True)
         assert (self.rows(), self.panel.count("DELETE")) == (before, heard)
-        await self.beat._runtime.launchers.by_kind[
-            "http"
-        ].close()  # connections end with their process
+        await launcher_of(self.beat, "http").close()  # connections end with their process
         self.clock.advance(down)
         self.beat = self._new_beat()
         await self.beat.__aenter__()
@@ -184,7 +183,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path):
-    return World(tmp_path)
+    return FlowsHarness(tmp_path)
 
 
 @pytest.fixture

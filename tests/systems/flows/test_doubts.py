@@ -15,8 +15,10 @@ from onbeat.systems.flows.cancellations import TO_END
 from onbeat.systems.flows.launch_log import MADE
 from onbeat.systems.flows.launcher import FlowLauncher
 from onbeat.testing import a_schedule
+from tests.inside import launcher_of, store_of
 from tests.systems.flows.conftest import KEY, URL
 from tests.systems.flows.panel import Flow
+from tests.waiting import until
 
 TARGET = read_schedule("a", {"every": "1h", "run": {"flow": {"url": URL}}}).target
 
@@ -49,8 +51,8 @@ def launched(world, *attempts, book=None, before=None, **fails):
     """Return the outcomes of consecutive attempts with a failing store."""
 
     async def story(its):
-        flows = its.beat._runtime.launchers.by_kind["flow"]
-        store = Failing(its.beat._runtime.store, **fails)
+        flows = launcher_of(its.beat, "flow")
+        store = Failing(store_of(its.beat), **fails)
         launcher = FlowLauncher(flows._panel, store, interval=60_000)
         if book is not None:
             await its.service.keep(MADE, "7", book(its))
@@ -101,7 +103,7 @@ def test_scheduler_with_a_failing_store_launches_nothing_twice(world):
     world.panel.flows[URL] = Flow("a report", [], takes=1.0)
 
     async def story(its):
-        flows = its.beat._runtime.launchers.by_kind["flow"]
+        flows = launcher_of(its.beat, "flow")
         flows._store = Failing(flows._store, report=3, forget=3)
         await its.let_pass("1h", "10s")
         (run,) = await its.beat.runs()
@@ -178,16 +180,16 @@ async def until_none_is_kept(its):
         await asyncio.sleep(0.01)
 
 
-async def slowly(panel, begun):
-    """Make cancellations on a panel slow."""
-    delete = panel.end
+def end_slowly(its, begun, may_end):
+    """Have the panel end nothing before `may_end` is true."""
+    delete = its.panel.end
 
     async def slow(request):
         begun.append(request)
-        await asyncio.sleep(0.5)
+        await until(may_end)
         return await delete(request)
 
-    panel.end = slow
+    its.panel.end = slow
 
 
 def test_node_that_stops_during_a_cancellation_finishes_it_first(world):
@@ -196,7 +198,7 @@ def test_node_that_stops_during_a_cancellation_finishes_it_first(world):
     begun = []
 
     async def first(its):
-        await slowly(its.panel, begun)
+        end_slowly(its, begun, lambda: not its.beat.activity.begins_runs)
         await its.tick("1h")
         row = await its.until_named()
         await its.beat.cancel(row.run_id)
@@ -265,7 +267,7 @@ def test_cancellation_is_given_up_after_a_day_and_logged(world, logged):
         body = {"url": its.url, "fid": "abc", "key": KEY, "since": since}
         await its.service.keep(TO_END, "7.1", body)
         its.clock.advance("25h")
-        await its.beat._runtime.launchers.by_kind["flow"].recover()
+        await launcher_of(its.beat, "flow").recover()
         await until_none_is_kept(its)
 
     world.play(story)
@@ -297,7 +299,7 @@ def test_ended_attempt_is_not_left_to_another_node(world):
     world.panel.flows[URL] = Flow("a report", [], fails="no more quota")
 
     async def story(its):
-        flows = its.beat._runtime.launchers.by_kind["flow"]
+        flows = launcher_of(its.beat, "flow")
         failed, _ = await flows.launch(an_attempt(7))
         after_failure = flows.leave([7])
         flows.on_events(0, [RunRetrying(KEY, 7, 0, 1, 0, "error", "no more quota")])
@@ -320,11 +322,13 @@ def test_cancellation_does_not_wait_for_a_silent_panel(world, monkeypatch):
     async def story(its):
         await its.tick("1h")
         row = await its.until_named()
-        await slowly(its.panel, begun)
+        answers = asyncio.Event()
+        end_slowly(its, begun, answers.is_set)
         since = time.monotonic()
         await its.beat.cancel(row.run_id)
         await its.beat.settle()
         took = time.monotonic() - since
+        answers.set()
         await its.until(lambda: not its.panel.executions)
         return took, (await its.service.run(row.run_id)).status
 

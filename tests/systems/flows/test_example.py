@@ -85,7 +85,7 @@ def started_by_hand(folder, api):
             found = client.get(f"/api/v1/runs/{begun['run_id']}").json()
             if found["finished_at"]:
                 return found
-            time.sleep(0.1)
+            time.sleep(0.05)
     raise AssertionError("it does not end")
 
 

@@ -378,7 +378,7 @@ def test_a_folder_of_yaml_files_is_read_like_the_table(world):
     found, right = invalid(world)
     assert right == ["plain/-/x", KEY]
     assert found.keys() == {"other", "broken", "Odd"}
-    assert found["other"].startswith("name: other.yaml calls itself 'another'")
+    assert found["other"].startswith("name: other.yaml has the other name 'another'")
     assert "is not the name of an expose" in found["Odd"]
 
 
@@ -393,7 +393,7 @@ def test_the_file_is_opened_for_reading_only(tmp_path):
 
 @pytest.mark.parametrize("kept_in", ["table", "folder"])
 def test_more_exposes_than_are_read_remove_nothing(world, logged, monkeypatch, kept_in):
-    monkeypatch.setattr(sources, "MOST", 2)
+    monkeypatch.setattr(sources, "MOST_EXPOSES", 2)
     if kept_in == "folder":
         world.exposes = world.folder / "exposes"
         world.exposes.mkdir()

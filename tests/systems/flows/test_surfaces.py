@@ -22,6 +22,7 @@ from onbeat.core.notify.channels import read_channels
 from onbeat.systems.flows.template import META_TEMPLATE
 from tests.systems.flows.conftest import KEY, URL
 from tests.systems.flows.panel import FakePanel, Flow
+from tests.waiting import until
 from tests.web.serving import serving
 
 QUOTED = KEY.replace("/", "%2F")
@@ -70,7 +71,7 @@ def test_user_and_trigger_of_each_run_are_in_its_row_and_on_the_page(api):
     assert api.get(f"/runs/{run['run_id']}").json()["user"] == "timer"
     page = api.get("//").text
     assert "<td>timer</td><td>manual</td>" in page
-    assert "Flows that are left out" in page
+    assert "Flows not scheduled" in page
 
 
 def test_flow_is_paused_and_resumed(api):
@@ -325,7 +326,7 @@ def test_launch_interrupted_by_kill_9_is_lost_and_not_repeated(tmp_path):
 
     async def unanswered(request):
         answered = await launch(request)
-        await asyncio.sleep(1)  # the launch was received but not answered
+        await until(request.transport.is_closing)  # the launch was received but not answered
         return answered
 
     panel._launch = unanswered

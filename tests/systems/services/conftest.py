@@ -10,7 +10,7 @@ from onbeat.app.settings import Settings
 from onbeat.core.runs.run import Accepted
 from onbeat.ports.rows import ScheduleFilter
 from onbeat.testing import ManualClock
-from tests.systems.conftest import Commands, World
+from tests.systems.conftest import Commands, SystemHarness
 
 HOURLY = {"id": "hourly", "target": "backup", "on_calendar": {"minute": 0}}
 
@@ -34,7 +34,7 @@ class Oneshots(Commands):
         return Accepted("it goes on") if self.exit_code is None else super().answer(attempt)
 
 
-class Timed(World):
+class Timed(SystemHarness):
     """The fixtures of a test of timers."""
 
     def __init__(self, folder):

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from onbeat import Onbeat
 from onbeat.app.settings import Settings
-from onbeat.cli import INVALID_DEFINITION, UNAVAILABLE, main
+from onbeat.cli import main
+from onbeat.cli.exit_codes import INVALID_DEFINITION, UNAVAILABLE
 from onbeat.systems.services.state import TimerHistory
 from onbeat.systems.services.timer_list import TimerList, TimerState, relative
 from tests.systems.services.conftest import HOURLY, a_file
@@ -214,7 +215,7 @@ class TestSwitching:
         write(folder)
         be_up_for_a_moment(folder)
         assert onbeat("timers", "disable", "hourly").output == "disabled hourly\n"
-        assert onbeat("timers", "disable", "hourly").output == "hourly was disabled already\n"
+        assert onbeat("timers", "disable", "hourly").output == "hourly was already disabled\n"
         (timer,) = json.loads(onbeat("timers", "--json").output)["timers"]
         assert timer["enabled"] is False
         be_up_for_a_moment(folder)
@@ -283,7 +284,7 @@ class TestMisuse:
         (folder / "services.json").write_text('{"timers": [], "timers": []}')
         done = onbeat(*arguments)
         assert done.exit_code == 4
-        assert "it is not JSON: the name 'timers' is there twice" in done.output
+        assert "it is not JSON: the key 'timers' appears twice" in done.output
 
     @pytest.mark.parametrize("wrong", ["{", '{"timers_enabled": true, "retry": 5}'])
     @pytest.mark.req("S83")
@@ -299,7 +300,7 @@ class TestMisuse:
         assert hourly.startswith("hourly           backup           yes      -            in ")
         assert off.startswith("off              backup           no       -            in ")
         assert mistake.startswith("services.json: ")
-        told = "onbeat: 1 mistake in services.json: the timers above are those of before"
+        told = "onbeat: 1 mistake in services.json: the timers above stay in effect"
         assert last == told
         assert json.loads(onbeat("timers", "--json").output)["timers"] == before
 

@@ -63,7 +63,7 @@ def test_example_does_what_the_page_shows(tmp_path):
             if {"greeting", "preparation"} <= done:
                 break
             assert time.monotonic() < until, timers
-            time.sleep(0.1)
+            time.sleep(0.05)
     finally:
         node.terminate()
         node.wait(10)

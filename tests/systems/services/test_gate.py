@@ -49,7 +49,7 @@ def touched(monkeypatch):
 
 async def event_names_of(beat, schedule_id="hourly"):
     """Return the names of the events of a schedule."""
-    found = await beat._runtime.store.events()
+    found = await beat.service.events(after=0)
     return [row.event.name for row in found if getattr(row.event, "schedule_id", "") == schedule_id]
 
 

@@ -366,7 +366,7 @@ class TestCli:
     def test_existing_file_is_replaced_only_with_force(self, folder):
         (folder / "services.yaml").write_text("mine")
         done = self.call("init.el", "-o", "services.yaml", code=2)
-        assert done.stderr == "onbeat: output: services.yaml is there (--force replaces it)\n"
+        assert done.stderr == "onbeat: output: services.yaml already exists (--force replaces it)\n"
         assert (folder / "services.yaml").read_text() == "mine"
         self.call("init.el", "-o", "services.yaml", "--force", code=4)
 

@@ -28,7 +28,7 @@ def test_page_has_the_columns_of_the_command_line_while_the_gate_is_open(tmp_pat
     wrong = HOURLY | {"id": "<b>", "on_calendar": {"minute": 0}}
     with serving_with(tmp_path, HOURLY, wrong) as api:
         page = page_of(api)
-    section = page.partition("<h2>Timers</h2>")[2].partition("<h2>Failed last</h2>")[0]
+    section = page.partition("<h2>Timers</h2>")[2].partition("<h2>Latest failures</h2>")[0]
     for heading in HEADINGS:
         assert f'<th scope="col">{heading}</th>' in section
     assert "<tr><td>hourly</td><td>backup</td><td>yes</td><td>-</td><td>in " in section
@@ -61,7 +61,7 @@ def test_unreadable_file_is_shown_without_its_contents(tmp_path):
     with serving_with(tmp_path) as api:
         (tmp_path / "services.json").write_text('{"secret": "hidden"')
         page = page_of(api)
-    assert "Their file cannot be read: see the log." in page
+    assert "The timer file cannot be read: see the log." in page
     assert "hidden" not in page
 
 

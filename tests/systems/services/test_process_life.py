@@ -5,7 +5,9 @@ import asyncio
 import pytest
 
 from onbeat.systems.services.system import TimerSystem
+from tests.inside import store_of
 from tests.systems.services.conftest import HOURLY
+from tests.waiting import engine_has_looked, until
 
 PERSISTENT = HOURLY | {"persistent": True}
 
@@ -55,10 +57,11 @@ def test_no_timer_starts_while_the_process_waits_for_its_last_run(world, monkeyp
             await asyncio.sleep(0.01)
         before = list(its.started)
         stopping = asyncio.create_task(its.beat.close())
-        await asyncio.sleep(0.1)  # the node waits for the run that is under way
+        await until(lambda: not its.beat.activity.begins_runs)
         its.clock.advance("3h")
         its.write({"id": "late", "target": "backup", "on_startup_sec": 0})
-        await asyncio.sleep(0.3)
+        its.beat.wake()
+        await asyncio.sleep(0.05)
         was_waiting = not stopping.done()
         may_end.set()
         await stopping
@@ -73,7 +76,7 @@ def test_idle_timers_are_not_polled(world):
 
     async def story(its):
         await its.beat.settle()
-        store = its.beat._runtime.store
+        store = store_of(its.beat)
         planned, real = [], store.plan_due
 
         def plan_due(*given, **named):
@@ -81,7 +84,7 @@ def test_idle_timers_are_not_polled(world):
             return real(*given, **named)
 
         store.plan_due = plan_due
-        await asyncio.sleep(0.5)
+        await engine_has_looked(its.beat)
         idle = len(planned)
         await its.let_pass("1h")
         return idle, len(planned) > 0, its.started

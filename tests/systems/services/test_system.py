@@ -666,7 +666,7 @@ def test_runs_of_a_timer_are_events(world):
         await world.let_pass("1h")
         world.commands.exit_code = 0
         await world.let_pass("1m")
-        found = await world.beat._runtime.store.events()
+        found = await world.beat.service.events(after=0)
         return [row.event for row in found if getattr(row.event, "schedule_id", "") == "hourly"]
 
     world.write(retry=["1m"])

@@ -85,7 +85,7 @@ async def until(holds, patience=10.0):
             await asyncio.sleep(0.01)
 
 
-class World:
+class SessionsHarness:
     """The fixtures of a test. It starts on Thursday, 2026-01-29, at 08:00 UTC."""
 
     def __init__(self, folder):
@@ -142,6 +142,15 @@ class World:
         await self.sessions.reconcile()
         await self.beat.settle()
         await self.sessions.reconcile()
+
+    async def state_is_looked_up(self, times=3):
+        """Wait until the server was asked so many times more what a session does."""
+
+        def looks():
+            return sum(path.endswith("/state") for _, path, *_ in self.server.asked)
+
+        enough = looks() + times
+        await until(lambda: looks() >= enough)
 
     async def let_pass(self, *lengths):
         for length in lengths:
@@ -217,7 +226,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path):
-    return World(tmp_path)
+    return SessionsHarness(tmp_path)
 
 
 @pytest.fixture

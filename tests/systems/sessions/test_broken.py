@@ -272,4 +272,4 @@ def test_doctor_and_list_name_broken_files(world, tmp_path):
     (check,) = [each for each in json.loads(found.stdout) if each["check"] == "session files"]
     assert check["level"] == "warn"
     assert check["found"].startswith(f"wrong: {why}")
-    assert check["hint"] == "repair schedule/wrong, or replace it by PUT /api/schedule/wrong"
+    assert check["hint"] == "repair schedule/wrong, or replace it with PUT /api/schedule/wrong"

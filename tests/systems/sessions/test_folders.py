@@ -15,6 +15,7 @@ from onbeat.files import atomic
 from onbeat.systems.sessions import files as on_disk
 from onbeat.systems.sessions.files import Files
 from tests.systems.sessions.conftest import STANDUP, Server
+from tests.waiting import until
 
 FULL = OSError(28, "No space left on device")
 
@@ -216,7 +217,7 @@ def test_outcome_of_a_run_that_ends_during_shutdown_is_written_to_the_files(worl
 
         async def slow():
             arrived.set()
-            await asyncio.sleep(0.2)
+            await until(lambda: not world.beat.activity.begins_runs)
 
         world.server.before_message = slow
         await world.service.start("daily")

@@ -50,7 +50,8 @@ def test_kill_9_during_a_busy_session_sends_neither_the_prompt_again_nor_another
             # A start checks the server by its list, which is not about a session.
             await until(lambda: about_sessions(server.asked[asked:]), 40)
             first = about_sessions(server.asked[asked:])[0]
-            await asyncio.sleep(0.5)  # enough time for the other one to be sent
+            # The other one has every chance to be sent.
+            await until(lambda: len(about_sessions(server.asked[asked:])) > 4, 40)
             sent = list(world.messages)
             server.works = False
             server.busy.clear()

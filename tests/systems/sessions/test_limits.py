@@ -1,7 +1,5 @@
 """Dependencies, rates and timeouts can be written in definition.json and sent to the routes."""
 
-import asyncio
-
 import pytest
 
 from onbeat.core.schedule import read_schedule
@@ -97,7 +95,7 @@ def test_definition_that_follows_a_missing_slug_waits_for_it(world, logged):
         return broken, (await world.item("next")).last_error
 
     broken, repaired = world.play(story)
-    problem = "next follows 'base', which is not there (define that one first, or both)"
+    problem = "next follows 'base', which does not exist (define it first, or both together)"
     assert broken == f"definition.json is refused: after.schedule: {problem}"
     assert repaired is None
     assert world.messages == ["base", "next"]
@@ -129,9 +127,7 @@ def test_circle_is_refused_by_the_routes_and_in_files(world):
         await world.settled()
         return str(refused.value), (await world.item("a")).last_error
 
-    problem = (
-        "after.schedule: a follows b follows a: that has no beginning (leave one of these out)"
-    )
+    problem = "after.schedule: a follows b follows a: that has no beginning (remove one of these)"
     assert world.play(story) == (problem, f"definition.json is refused: {problem}")
 
 
@@ -189,7 +185,7 @@ def test_session_is_stopped_after_the_timeout_of_its_definition(world):
     async def story(world):
         await world.sessions.run(world.service, "long")
         world.clock.advance("119s")
-        await asyncio.sleep(0.3)
+        await world.state_is_looked_up()
         busy = bool(world.server.busy)
         world.clock.advance("1s")
         await until(lambda: not world.server.busy)

@@ -360,7 +360,9 @@ def test_listing_or_reading_schedules_changes_nothing(served):
         texts = {str(path): path.stat().st_mtime_ns for path in folder.rglob("*")}
         return texts, api.do(api.beat.service.newest_event())
 
-    time.sleep(0.1)
+    api.do(api.beat.settle())
+    api.do(api.beat.systems.sessions.reconcile())
+    api.do(api.beat.settle())
     before = everything()
     for path in (AT, f"{AT}/read", f"{AT}/none"):
         api.get(path)

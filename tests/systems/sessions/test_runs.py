@@ -16,6 +16,7 @@ from onbeat.cli import main
 from onbeat.core.schedule import read_schedule
 from onbeat.testing import ManualClock
 from tests.systems.sessions.conftest import EXAMPLE, STANDUP, until
+from tests.waiting import forever
 
 
 @pytest.mark.req("C5", "C17", "C18", "C34", "C35", "C43", "C59", "C60")
@@ -310,7 +311,7 @@ def test_server_that_does_not_answer_a_deletion_delays_neither_runs_nor_shutdown
 
         async def never():
             asked.set()
-            await asyncio.sleep(60)
+            await forever()
 
         await world.put("fresh", sessionConfig={"persistSession": False})
         await world.run("fresh")

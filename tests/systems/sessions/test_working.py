@@ -106,13 +106,17 @@ def test_every_format_of_busy_is_understood(world, state, listed):
     """The list of an older server reports it, grouped by folder."""
     server = world.server
 
+    looks = []
+
     async def states(request):
+        looks.append(request)
         if state is None:
             return web.Response(status=404, text="Cannot GET")
         busy = request.match_info["id"] in server.busy
         return web.json_response(state if busy else {"isBusy": False, "status": "idle"})
 
-    async def lists(_):
+    async def lists(request):
+        looks.append(request)
         entries = [{"sessionId": each, "isBusy": each in server.busy} for each in server.sessions]
         if listed is None:
             return web.Response(status=404)
@@ -135,7 +139,8 @@ def test_every_format_of_busy_is_understood(world, state, listed):
         await world.put("daily")
         await due(world)
         await until(lambda: server.busy)
-        await asyncio.sleep(0.3)
+        enough = len(looks) + 4
+        await until(lambda: len(looks) >= enough)
         (during,) = await world.service.runs()
         server.busy.clear()
         await the_run(world, "daily", "SUCCESS")
@@ -147,9 +152,10 @@ def test_every_format_of_busy_is_understood(world, state, listed):
 @pytest.mark.parametrize("status", [429, 500, 503])
 @pytest.mark.parametrize("tells_state", [True, False])
 def test_refused_status_request_does_not_free_the_place(world, status, tells_state):
-    server, refused = world.server, []
+    server, refused, looks = world.server, [], []
 
     async def states(request):
+        looks.append(request)
         if not tells_state:
             return web.Response(status=404)
         if len(refused) < 2:
@@ -157,7 +163,8 @@ def test_refused_status_request_does_not_free_the_place(world, status, tells_sta
             return web.Response(status=status)
         return web.json_response({"isBusy": request.match_info["id"] in server.busy})
 
-    async def lists(_):
+    async def lists(request):
+        looks.append(request)
         if len(refused) < 2:
             refused.append(status)
             return web.Response(status=status)
@@ -177,7 +184,8 @@ def test_refused_status_request_does_not_free_the_place(world, status, tells_sta
         await world.put("daily")
         await due(world)
         await until(lambda: len(refused) == 2)
-        await asyncio.sleep(0.3)
+        enough = len(looks) + 3
+        await until(lambda: len(looks) >= enough)
         (during,) = await world.service.runs()
         server.busy.clear()
         await the_run(world, "daily", "SUCCESS")
@@ -195,7 +203,7 @@ def test_timeout_stops_the_session_or_reports_that_it_may_still_be_working(world
         await due(world)
         await until(lambda: world.server.busy)
         await due(world, "29m")
-        await asyncio.sleep(0.2)
+        await world.state_is_looked_up()
         (run,) = await world.service.runs()
         assert run.status == "STARTED"
         await due(world, "1m")
@@ -244,7 +252,7 @@ def test_busy_session_is_reattached_by_the_next_start_without_sending_the_prompt
         await until(lambda: world.server.busy)
 
     async def again(world):
-        await asyncio.sleep(0.3)
+        await world.state_is_looked_up()
         (session,) = world.server.busy
         during = await world.service.runs()
         answered = await world.sessions.run(world.service, world.messages[0])

@@ -9,6 +9,7 @@ from onbeat import Onbeat
 from onbeat.app.settings import Settings
 from onbeat.core.time.instants import parse_instant
 from onbeat.testing import ManualClock
+from tests.inside import store_of
 
 DAG = {
     "nodes": [{"id": "fetch", "action": "http.get"}, {"id": "send", "action": "mail.send"}],
@@ -24,7 +25,7 @@ REPORT = {
 }
 
 
-class World:
+class WorkflowsHarness:
     """The fixtures of a test of workflows. It starts at noon on 2026-01-01, UTC.
 
     `answer` is what the executor answers, or a function of what came with the DAG.
@@ -78,7 +79,7 @@ class World:
 
     async def crash(self, down="0s"):
         """Crash the node, and start another on the same file later."""
-        await self.beat._runtime.store.close()  # no write and no unregister after this
+        await store_of(self.beat).close()  # no write and no unregister after this
         gone = asyncio.all_tasks() - self._others
         for task in gone:
             task.cancel()
@@ -120,4 +121,4 @@ class World:
 
 @pytest.fixture
 def workflows():
-    return World()
+    return WorkflowsHarness()

@@ -11,18 +11,18 @@ from onbeat.errors import (
     WorkflowIsUsed,
 )
 from onbeat.service.access import Caller
-from tests.systems.workflows.conftest import DAG, World
+from tests.systems.workflows.conftest import DAG, WorkflowsHarness
 
 
 @pytest.fixture(params=["database", "folder"])
 def world(request, tmp_path):
     folder = str(tmp_path / "workflows") if request.param == "folder" else ""
-    return World(workflows_folder=folder)
+    return WorkflowsHarness(workflows_folder=folder)
 
 
 @pytest.fixture
 def in_database():
-    return World()
+    return WorkflowsHarness()
 
 
 def names(found):
@@ -195,7 +195,7 @@ def test_files_that_are_not_dags_are_not_listed(tmp_path):
     for name in ("a_v1.json", "a_v01.json", "a.json", "a_v1.txt", "_v1.json", ".b_v1.json"):
         (tmp_path / name).write_text("{}")
     (tmp_path / "c_v1.json").mkdir()
-    world = World(workflows_folder=str(tmp_path))
+    world = WorkflowsHarness(workflows_folder=str(tmp_path))
     found = world.play(lambda its: its.workflows.catalog.list_workflows())
     assert names(found) == [("a", 1)]
 

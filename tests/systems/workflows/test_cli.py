@@ -61,7 +61,7 @@ def test_used_workflow_is_deleted_only_with_cascade(onbeat):
     assert onbeat("workflows", "delete", "report", "-v", "4") == "deleted report v4 of ada\n"
     told = onbeat("workflows", "delete", "report", "--cascade")
     assert told == "deleted schedule hourly-report\ndeleted report v3\n"
-    assert onbeat("workflows") == "no workflows (POST /schedules/deploy keeps one)\n"
+    assert onbeat("workflows") == "no workflows (POST /schedules/deploy stores one)\n"
     assert (
         onbeat("workflows", "show", "report", code=1) == "onbeat: there is no workflow 'report'\n"
     )

@@ -9,7 +9,7 @@ from onbeat.app.settings import Settings
 from onbeat.errors import NotAllowed
 from onbeat.service.access import Caller
 from onbeat.testing import a_schedule
-from tests.systems.workflows.conftest import DAG, World
+from tests.systems.workflows.conftest import DAG, WorkflowsHarness
 
 NOON = "2026-01-01T12:00:00Z"
 ABOUT = {"workflow_id": "report", "version": 1, "user_id": "ada"}
@@ -77,7 +77,7 @@ def test_triggers_of_events_are_ignored(workflows):
 
 @pytest.mark.req("W7")
 def test_history_is_kept_for_as_long_as_is_set_and_no_longer():
-    world = World(keep=3_600_000)  # an hour
+    world = WorkflowsHarness(keep=3_600_000)  # an hour
     forgotten = []
 
     async def story(its):
@@ -377,7 +377,7 @@ class TestOwners:
                 await self.of(its).deploy(a_dag(user_id="ann"))
             await its.workflows.deploy(a_dag())
 
-        World(workflows_folder=str(tmp_path / "dags")).play(story)
+        WorkflowsHarness(workflows_folder=str(tmp_path / "dags")).play(story)
         assert [path.name for path in (tmp_path / "dags").iterdir()] == ["report_v1.json"]
 
 
@@ -483,7 +483,7 @@ class TestReading:
 
 @pytest.mark.req("W76", "W77", "W78")
 def test_settings_are_the_defaults_of_schedules():
-    world = World(
+    world = WorkflowsHarness(
         workflows_overlap_policy="queue",
         workflows_catchup_policy="spread",
         workflows_jitter_ms=500,
@@ -504,7 +504,7 @@ def test_settings_are_the_defaults_of_schedules():
 
 @pytest.mark.req("W51", "W74")
 def test_setting_limits_how_long_missed_ticks_are_spread():
-    world = World(lookahead=300_000)
+    world = WorkflowsHarness(lookahead=300_000)
 
     async def story(its):
         await its.with_dag(catchup_policy="spread", overlap_policy="allow")
@@ -519,7 +519,7 @@ def test_setting_limits_how_long_missed_ticks_are_spread():
 
 @pytest.mark.req("W50", "W75")
 def test_setting_limits_missed_ticks_started_per_second():
-    world = World(catchup_per_second=2)
+    world = WorkflowsHarness(catchup_per_second=2)
 
     async def story(its):
         given = {"catchup_policy": "fire_immediately", "overlap_policy": "allow"}

@@ -8,7 +8,7 @@ import pytest
 from onbeat import InvalidSchedule
 from onbeat.core.runs.run import Accepted
 from onbeat.core.time.instants import parse_instant
-from tests.systems.workflows.conftest import World
+from tests.systems.workflows.conftest import WorkflowsHarness
 
 MINUTELY = {"cron_expr": "* * * * *"}
 
@@ -43,7 +43,7 @@ def test_schedules_and_their_runs_are_rows_of_the_two_tables(tmp_path):
         await its.with_dag(**MINUTELY)
         await its.let_pass("1m")
 
-    World(f"sqlite:///{tmp_path}/onbeat.db").play(story)
+    WorkflowsHarness(f"sqlite:///{tmp_path}/onbeat.db").play(story)
     with sqlite3.connect(tmp_path / "onbeat.db") as database:
         runs = database.execute("SELECT schedule_id FROM schedule_runs").fetchall()
         schedules = database.execute("SELECT schedule_id FROM schedules").fetchall()
@@ -151,7 +151,9 @@ def test_run_at_of_a_run_is_its_planned_time_with_offset(workflows):
 
 @pytest.mark.req("W45")
 def test_due_times_are_expanded_in_the_zone_over_a_clock_change():
-    world = World(start="2026-03-29T00:30:00Z")  # 01:30 in Berlin, half an hour before the gap
+    world = WorkflowsHarness(
+        start="2026-03-29T00:30:00Z"
+    )  # 01:30 in Berlin, half an hour before the gap
 
     async def story(its):
         await its.with_dag(
@@ -220,7 +222,7 @@ def test_worker_and_run_launcher_can_be_two_processes(tmp_path):
         await its.let_pass("1m")
         return await its.statuses()
 
-    worker = World(database, roles=("plan",))
+    worker = WorkflowsHarness(database, roles=("plan",))
     assert worker.play(decide) == [("ENQUEUED", None)]
     assert worker.handed_over == []
 
@@ -228,14 +230,14 @@ def test_worker_and_run_launcher_can_be_two_processes(tmp_path):
         await its.let_pass("5s")
         return await its.statuses()
 
-    launcher = World(database, start="2026-01-01T12:01:01Z", roles=("run",))
+    launcher = WorkflowsHarness(database, start="2026-01-01T12:01:01Z", roles=("run",))
     assert launcher.play(launch) == [("SUCCESS", None)]
     assert clock_times(launcher) == ["12:01:00"]
 
 
 @pytest.mark.req("W72")
 def test_catchup_launches_are_bounded_per_second():
-    world = World(catchup_per_second=5)
+    world = WorkflowsHarness(catchup_per_second=5)
 
     async def story(its):
         await its.with_dag(overlap_policy="allow", catchup_policy="fire_immediately", **MINUTELY)

@@ -22,7 +22,7 @@ import pytest
 
 from onbeat.app.settings import Settings
 from tests.docs.examples import free_port
-from tests.systems.workflows.conftest import World
+from tests.systems.workflows.conftest import WorkflowsHarness
 
 ROOT = Path(__file__).parent.parent.parent.parent
 EXAMPLE, PAGE = ROOT / "examples" / "workflows", ROOT / "docs" / "workflows.md"
@@ -55,7 +55,7 @@ def test_the_page_has_an_example_of_an_upsert_that_works_with_every_field():
         answered = await its.registrar.upsert_schedule(given)
         return answered, await its.get("morning-report")
 
-    answered, found = World().play(story)
+    answered, found = WorkflowsHarness().play(story)
     assert answered == {"schedule_id": "morning-report", "next_run_at": "2026-01-01T14:00:00Z"}
     assert {name: found[name] for name in given} == given
     assert found.keys() == given.keys() | {"next_run_at", "paused", "updated_at"}
@@ -250,7 +250,7 @@ def until_one_succeeded(folder, api):
         time.monotonic() + PATIENCE,
     )
     while time.monotonic() < until:
-        time.sleep(0.1)
+        time.sleep(0.05)
         token = folder / "onbeat.db.token"
         if not token.exists():
             continue

@@ -7,7 +7,7 @@ import pytest
 from onbeat.core.runs.run import Accepted, Failed, Succeeded
 from onbeat.errors import InvalidSettings
 from onbeat.launchers.python.threads import CallThreads
-from onbeat.ports.outside import HttpResponse
+from onbeat.ports.http import HttpResponse
 from onbeat.systems.workflows.executors import CallableExecutor, HttpExecutor, Meta
 from tests.systems.workflows.conftest import DAG
 

@@ -6,7 +6,8 @@ Those of an hour of ticks are in `test_traps.py`; those of the engine in `tests/
 import pytest
 
 from onbeat import InvalidSchedule
-from tests.systems.workflows.conftest import DAG, World
+from tests.inside import in_transaction, store_of
+from tests.systems.workflows.conftest import DAG, WorkflowsHarness
 
 
 @pytest.mark.parametrize("text", ["0 0 31 2 *", "garbage", "* * * *", "0 0 31 4,6,9,11 *"])
@@ -47,18 +48,18 @@ def test_upserting_a_schedule_never_fires_the_past_and_never_changes_paused_unle
 
 
 def test_listing_or_reading_schedules_changes_nothing(tmp_path):
-    world = World(f"sqlite:///{tmp_path}/onbeat.db")
+    world = WorkflowsHarness(f"sqlite:///{tmp_path}/onbeat.db")
 
     async def story(its):
         await its.with_dag()
         await its.let_pass("1h")
-        store = its.beat._runtime.store
-        before = await store._worker.write(lambda tx: tx.connection.total_changes())
+        store = store_of(its.beat)
+        before = await in_transaction(store, lambda tx: tx.connection.total_changes())
         await its.get()
         await its.runs()
         await its.registrar.list_schedules(user_id="ada")
         await its.workflows.store.load_dag("report", 3)
-        return before == await store._worker.write(lambda tx: tx.connection.total_changes())
+        return before == await in_transaction(store, lambda tx: tx.connection.total_changes())
 
     assert world.play(story)
 

@@ -14,7 +14,7 @@ from onbeat.systems.workflows.executors import CallableExecutor
 from onbeat.systems.workflows.run_launcher import RunLauncher
 from onbeat.systems.workflows.store import DirectoryStore
 from onbeat.testing import ManualClock
-from tests.systems.workflows.conftest import DAG, REPORT, World
+from tests.systems.workflows.conftest import DAG, REPORT, WorkflowsHarness
 
 HOUR = 3_600_000
 ASKED = ("report", 3, "ada", "2026-01-01T14:00:00+01:00", "key-1")
@@ -173,7 +173,7 @@ def test_failed_hand_over_of_a_run_is_retried_three_times_and_recorded(workflows
 
 @pytest.mark.req("W56")
 def test_waiting_retry_of_a_hand_over_survives_a_restart(tmp_path):
-    world = World(f"sqlite:///{tmp_path}/onbeat.db")
+    world = WorkflowsHarness(f"sqlite:///{tmp_path}/onbeat.db")
     world.answer = lambda _: 1 / 0
 
     async def story(its):
@@ -292,7 +292,7 @@ def test_answer_of_the_executor_may_set_the_id_of_the_run(workflows, answer):
 
 
 def test_report_during_a_waiting_retry_counts_when_repeated():
-    world = World(workflows_feedback=True)
+    world = WorkflowsHarness(workflows_feedback=True)
 
     def answer(_):
         if len(world.keys) == 1:
@@ -317,7 +317,7 @@ def test_report_during_a_waiting_retry_counts_when_repeated():
     ("settings", "lasts"), [({}, "1h"), ({"workflows_timeout": 9 * HOUR}, "9h")]
 )
 def test_report_of_an_outcome_is_awaited_for_the_configured_time(settings, lasts):
-    world = World(workflows_feedback=True, **settings)
+    world = WorkflowsHarness(workflows_feedback=True, **settings)
     world.answer = Accepted()
 
     async def story(its):

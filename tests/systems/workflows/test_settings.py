@@ -4,12 +4,12 @@ import pytest
 
 from onbeat.app.settings import Settings
 from onbeat.core.schedule import from_definition
-from tests.systems.workflows.conftest import DAG, World
+from tests.systems.workflows.conftest import DAG, WorkflowsHarness
 
 
 @pytest.fixture
 def world(tmp_path):
-    return World(f"sqlite:///{tmp_path}/onbeat.db")
+    return WorkflowsHarness(f"sqlite:///{tmp_path}/onbeat.db")
 
 
 async def restart(its, **settings):
@@ -90,7 +90,7 @@ def test_settings_are_not_applied_to_schedules_edited_elsewhere(world):
 
 
 def test_node_without_an_executor_applies_no_settings(tmp_path):
-    world = World(f"sqlite:///{tmp_path}/onbeat.db", workflows_feedback=True)
+    world = WorkflowsHarness(f"sqlite:///{tmp_path}/onbeat.db", workflows_feedback=True)
 
     async def story(its):
         await its.with_dag()
@@ -105,7 +105,7 @@ def test_node_without_an_executor_applies_no_settings(tmp_path):
 
 def test_missing_folder_of_dags_is_logged_at_start_and_by_each_run(tmp_path, caplog):
     folder = tmp_path / "dags"
-    world = World(workflows_folder=str(folder))
+    world = WorkflowsHarness(workflows_folder=str(folder))
 
     async def story(its):
         await its.upsert()
@@ -121,5 +121,5 @@ def test_existing_folder_of_dags_is_not_logged(tmp_path, caplog):
     async def story(its):
         await its.with_dag()
 
-    World(workflows_folder=str(tmp_path)).play(story)
+    WorkflowsHarness(workflows_folder=str(tmp_path)).play(story)
     assert not [each for each in caplog.messages if "workflows_folder" in each]

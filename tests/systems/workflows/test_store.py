@@ -8,7 +8,7 @@ import pytest
 from onbeat import InvalidSchedule
 from onbeat.systems.workflows import store as module
 from onbeat.systems.workflows.store import DatabaseStore, DirectoryStore
-from tests.systems.workflows.conftest import DAG, World
+from tests.systems.workflows.conftest import DAG, WorkflowsHarness
 
 
 @pytest.fixture(params=["directory", "database"])
@@ -22,7 +22,7 @@ def kept(request, tmp_path):
                 folder if request.param == "directory" else DatabaseStore(its.beat.service)
             )
 
-        return World().play(whole)
+        return WorkflowsHarness().play(whole)
 
     return play
 
@@ -181,7 +181,7 @@ def test_each_owner_has_a_separate_dag_or_else_the_shared_one():
             await everybody.load_dag("report", 1, users=[who]) for who in ("ann", "bob", "eve")
         ]
 
-    assert World().play(story) == [DAG, None, DAG, {}, DAG, {"of": "bob"}, {}]
+    assert WorkflowsHarness().play(story) == [DAG, None, DAG, {}, DAG, {"of": "bob"}, {}]
 
 
 def test_dag_of_several_users_is_ambiguous_without_a_user(monkeypatch):
@@ -196,7 +196,7 @@ def test_dag_of_several_users_is_ambiguous_without_a_user(monkeypatch):
             await store.load_dag("report", 1)
         return await store.load_dag("other", 1)
 
-    assert World().play(story) == DAG
+    assert WorkflowsHarness().play(story) == DAG
 
 
 def test_no_id_gives_access_to_the_dag_of_another_owner(kept):
@@ -214,7 +214,7 @@ def test_owned_dag_with_the_shared_name_stays_private():
         store = its.workflows.store
         return [await store.load_dag("report", 1, users=[who]) for who in ("ann", "bob")]
 
-    assert World().play(story) == [DAG, None]
+    assert WorkflowsHarness().play(story) == [DAG, None]
 
 
 def a_caller(owner):

@@ -13,7 +13,8 @@ import pytest
 
 from onbeat.core.runs.run import Accepted, Succeeded
 from onbeat.core.time.instants import parse_instant
-from tests.systems.workflows.conftest import World
+from tests.systems.workflows.conftest import WorkflowsHarness
+from tests.waiting import forever
 
 MINUTELY = {"schedule_id": "m", "cron_expr": "* * * * *", "end_at": "2026-01-01T12:59:30Z"}
 NOON = parse_instant("2026-01-01T12:00:00Z")
@@ -25,7 +26,7 @@ def key_of(run_at):
     return sha256(f"m:{run_at}".encode()).hexdigest()
 
 
-class Hour(World):
+class Hour(WorkflowsHarness):
     """A world whose executor accepts runs, and may report their outcomes."""
 
     def __init__(self, folder, *, lasts=None, **settings):
@@ -216,7 +217,7 @@ def test_hand_over_interrupted_by_a_crash_is_repeated_with_the_same_key(tmp_path
         await its.with_dag(**MINUTELY)
         for minute in MINUTES:
             if minute == MINUTES[29]:
-                its.answer = lambda _: asyncio.sleep(3600)  # in progress when the node dies
+                its.answer = forever  # in progress when the node dies
                 its.clock.advance(minute * 1000 - its.clock.now())
                 its.beat.wake()
                 while len(its.keys) < 30:  # noqa: ASYNC110 - the executor tells nobody

@@ -7,6 +7,9 @@ from onbeat.core.runs.run import Reason, Status, WaitedFor
 from onbeat.core.time.instants import rfc3339, rfc3339_ms
 
 MOST_TRIED = 20  # attempts at a run of which the times are kept: the latest
+# The error that is stored with a run whose cancellation was requested between its announcement and
+# its launch: nothing of it ran.
+UNLAUNCHED = "asked to end before it was launched"
 SHOWN = 5  # attempts that are listed one by one: the latest
 # Reasons for which a run ends while it waits, of rows from before that was kept.
 WHILE_WAITING: frozenset[Reason] = frozenset({
@@ -108,6 +111,9 @@ def _how(one: AttemptSpan, who: str, *, with_reason: bool = False) -> str:
         case "lost":
             began = f"was announced at {began}, and " if began else "was "
             return f"{who} {began}recorded as lost at {ended}"
+        case _ if one.error == UNLAUNCHED:
+            announced = f"was announced at {began}, and " if began else ""
+            return f"{who} {announced}ended at {ended} without being launched"
         case "launch_failed" | "invalid_target" | "busy":
             verb = f"was made at {began}, and ended at {ended}" if began else f"ended at {ended}"
         case _:
@@ -169,7 +175,7 @@ def standing(blocker: RunFacts, at: int) -> str:
     """Return what a run was doing at an instant at which it was in the way of another."""
     who = f"run {blocker.run_id} ({cause(blocker)})"
     found = [each for each in stretches(blocker) if each.started_at is not None]
-    going = [each for each in found if _covers(each, at)]
+    going = [each for each in found if _covers(each, at) and each.error != UNLAUNCHED]
     if going:
         began = rfc3339_ms(going[-1].started_at or 0)
         return f"{who} was running since {began}"

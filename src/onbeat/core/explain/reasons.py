@@ -8,7 +8,7 @@ decided, `instead` says what another would have done.
 from collections.abc import Mapping, Sequence
 
 from onbeat.core.decide.outcomes import UNREPORTED
-from onbeat.core.explain.attempts import ended_waiting, standing
+from onbeat.core.explain.attempts import UNLAUNCHED, ended_waiting, standing
 from onbeat.core.explain.facts import Facts, RunFacts, UpFacts
 from onbeat.core.policy import Policy
 from onbeat.core.runs.run import Reason, Status
@@ -56,6 +56,8 @@ def because(reason: Reason, facts: Facts, run: RunFacts, policy: Policy) -> str:
     """Return the sentence of a reason, with what it speaks of."""
     if run.error == RESTORED:
         return RESTORED
+    if run.error == UNLAUNCHED and reason == "canceled":
+        return "it was canceled before it was launched"
     decided = _decided(run)
     found = {
         "blocker": _blocker(facts, decided),

@@ -1,8 +1,9 @@
-"""Requests: `run: {http: "https://...", inputs: {...}}`, and what their answers mean.
+"""Launch HTTP requests: `run: {http: "https://...", inputs: {...}}`.
 
-Every attempt at a run carries the same Idempotency-Key, so a target that saw it knows it again. A
-name is looked up once for a connection, which is made to an address of that very answer: what was
-checked is what is spoken to. Redirects are followed here, each checked like the first URL.
+All attempts of a run have the same Idempotency-Key, so that a target recognizes a repetition. A
+name is resolved once for each connection, which is made to an address of that answer: the address
+that was checked is the one that is used. Redirects are followed here, each checked like the first
+URL.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING
 from onbeat.core.runs.run import Failed, Outcome
 from onbeat.core.schedule import Target
 from onbeat.files.secrets import SecretReferences, check_inputs, check_no_reference
-from onbeat.launchers.http.target import WITH_BODY, AllowedHosts, asking, read_target
-from onbeat.ports.outside import NO_HEADERS, Callback, HttpResponse
+from onbeat.launchers.http.target import WITH_BODY, AllowedHosts, read_target, with_query
+from onbeat.ports.http import NO_HEADERS, Callback, HttpResponse
 from onbeat.ports.store import Attempt
 
 if TYPE_CHECKING:
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
 class HttpLauncher:
     """Sends one request for each attempt.
 
-    `environment` has the values that a header may name as `${env:NAME}`, and the folder `secrets`
-    the files for `secret://name`: whoever may define a schedule can have them sent anywhere.
-    `timeout` is in milliseconds, for runs that have none. With `public_only` no address of a
-    private network is ever spoken to; a target may ask for the same. `callback` returns the headers
-    that say how to tell of the end of a run that has a key.
+    `environment` has the values that a header may refer to as `${env:NAME}`, and the folder
+    `secrets` the files for `secret://name`: a user who may define a schedule can have them sent
+    anywhere. `timeout` is in milliseconds, for runs without one. With `public_only` no address of a
+    private network is connected to; a target may demand the same. `callback` returns the headers
+    that let a target report the outcome of the run with a given key.
     """
 
     def __init__(
@@ -45,27 +46,27 @@ class HttpLauncher:
         self._callback = callback
         self._concurrency, self._timeout = concurrency, timeout
         self._public_only, self._resolve = public_only, resolve
-        # Those to public addresses have connections of their own, which nothing else is sent over.
+        # By `public_only`: requests to public addresses share no connections with others.
         self._senders: dict[bool, Sender] = {}
 
     def check(self, target: Target) -> None:
-        method, place, *_ = read_target(target)
-        AllowedHosts(public_only=self._is_public_only(target)).check(place)
-        check_no_reference("http", place.url)
+        method, request, *_ = read_target(target)
+        AllowedHosts(public_only=self._is_public_only(target)).check(request)
+        check_no_reference("http", request.url)
         check_inputs(target.inputs)
         if method not in WITH_BODY:
-            asking(place, target.inputs)
+            with_query(request, target.inputs)
 
     def offers(self) -> tuple[str, ...]:
         return ("http",)
 
-    def can_cancel(self, target: Target) -> bool:  # noqa: ARG002 - it is so for all of them
-        """Return False: what a target has accepted cannot be called back."""
+    def can_cancel(self, target: Target) -> bool:  # noqa: ARG002 - for every target
+        """Return False: a request that a target received cannot be undone."""
         return False
 
     async def launch(self, attempt: Attempt) -> tuple[Outcome, str]:
         longest = self._timeout if attempt.timeout is None else attempt.timeout
-        return await self._opened(self._is_public_only(attempt.target)).send(attempt, longest)
+        return await self._sender(self._is_public_only(attempt.target)).send(attempt, longest)
 
     async def ask(
         self,
@@ -78,29 +79,29 @@ class HttpLauncher:
         public_only: bool = False,
         secrets: Mapping[str, str] = NO_HEADERS,
     ) -> HttpResponse | Failed:
-        """Send one request for another launcher, which says where to. The contract is `Ask`."""
-        sender = self._opened(public_only)
-        return await sender.ask(
+        """Send one request for another launcher. The contract is `SendRequest`."""
+        sender = self._sender(public_only)
+        return await sender.request(
             method, url, body=body, headers=headers, longest=timeout, secrets=secrets
         )
 
     def kill(self, run_ids: Collection[int]) -> None:
-        """Nothing more can be done: the request was aborted when its launch was cancelled."""
+        """Do nothing: a request is aborted when its launch is cancelled."""
 
     async def recover(self) -> int:
         return 0  # a request ends with its process
 
     async def close(self) -> None:
-        """Close all connections. A launch that comes later opens new ones."""
+        """Close all connections. A later launch opens new ones."""
         for sender in self._senders.values():
             await sender.close()
 
     def _is_public_only(self, target: Target) -> bool:
         return self._public_only or bool(target.fields.get("public_only"))
 
-    def _opened(self, public_only: bool) -> "Sender":  # noqa: FBT001 - it is all that it is asked
+    def _sender(self, public_only: bool) -> "Sender":  # noqa: FBT001 - the only argument
         if public_only not in self._senders:
-            # A tenth of a second, which only those who send anything have to wait for.
+            # It takes 0.1 s to import.
             from onbeat.launchers.http.sender import Sender  # noqa: PLC0415
 
             self._senders[public_only] = Sender(
@@ -108,7 +109,7 @@ class HttpLauncher:
                 references=self._references,
                 callback=self._callback,
                 concurrency=self._concurrency,
-                reach=AllowedHosts(public_only=public_only),
+                allowed_hosts=AllowedHosts(public_only=public_only),
                 resolve=self._resolve,
             )
         return self._senders[public_only]

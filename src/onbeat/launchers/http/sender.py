@@ -1,4 +1,4 @@
-"""Sending requests, and what their answers mean."""
+"""Send requests, and turn their answers into outcomes."""
 
 import asyncio
 import logging
@@ -22,31 +22,32 @@ from onbeat.files.secrets import Redactor, SecretReferences
 from onbeat.launchers.http.target import (
     WITH_BODY,
     AllowedHosts,
-    asking,
-    place_of,
+    check_text,
+    parse_url,
     read_target,
     redirected,
-    text_of,
+    with_query,
 )
-from onbeat.ports.outside import NO_HEADERS, Callback, HttpResponse
+from onbeat.ports.http import NO_HEADERS, Callback, HttpResponse
 from onbeat.ports.store import Attempt
 
 Resolve = Callable[[str, int], Awaitable[Iterable[str]]]
 
 MOST_REDIRECTS = 5
-LONGEST_READ = 1024 * 1024  # bytes of a body, after it was unpacked
-LONGEST_KEPT = 64 * 1024  # bytes of a result as JSON, and of what is told of a request
+LONGEST_READ = 1024 * 1024  # bytes of a body, decompressed
+LONGEST_KEPT = 64 * 1024  # bytes of a result as JSON, and of the output of a request
 LONGEST_ERROR, LONGEST_ID = 300, 200  # characters
-LONGEST_WAIT = 3600  # seconds that a busy target may ask for
-KEEP_ALIVE = 4  # seconds: many servers close after five, and a request that meets that is lost
+LONGEST_WAIT = 3600  # seconds, of the Retry-After of a busy target
+KEEP_ALIVE = 4  # seconds: many servers close after five, and a request sent just then is lost
 
 NO_CALLBACK = "[onbeat: no Onbeat-Callback was sent: the setting public_url is empty]"
+NO_CALLBACK_LOG = "run %d of %s was accepted without a callback address: set public_url"
 
 warnings = logging.getLogger("onbeat.http")
 
 
 class Sender:
-    """Sends requests over connections that are kept for a while."""
+    """Sends requests over pooled connections."""
 
     def __init__(
         self,
@@ -54,29 +55,32 @@ class Sender:
         version: str,
         references: SecretReferences,
         concurrency: int,
-        reach: AllowedHosts,
+        allowed_hosts: AllowedHosts,
         resolve: Resolve | None,
         callback: Callback | None,
     ) -> None:
         self._version, self._references, self._concurrency = version, references, concurrency
         self._callback, self._has_warned = callback, False
-        self._reach, self._resolver = reach, _Resolver(resolve or _look_up, reach)
+        self._allowed_hosts, self._resolver = (
+            allowed_hosts,
+            _Resolver(resolve or _look_up, allowed_hosts),
+        )
         self._session: aiohttp.ClientSession | None = None
 
     async def send(self, attempt: Attempt, longest: int) -> tuple[Outcome, str]:
-        """Send one request, and return what came of it in so many milliseconds."""
+        """Send the request of an attempt; return its outcome and output. `longest` is in ms."""
         log = _Log()
         try:
             async with asyncio.timeout(longest / 1000) as limit:
-                outcome = await self._ask(attempt, log)
+                outcome = await self._send(attempt, log)
         except InvalidSchedule as refused:
             outcome = Failed(log.hide(str(refused)), "invalid_target", retryable=False)
-        except Exception as broken:  # noqa: BLE001 - whatever it is, it is this attempt's alone
+        except Exception as error:  # noqa: BLE001 - any error fails only this attempt
             late = Failed(f"no answer after {longest / 1000:g}s", "timeout")
-            outcome = late if limit.expired() else _without_answer(broken, log)
+            outcome = late if limit.expired() else _no_answer(error, log)
         return outcome, log.text()
 
-    async def ask(
+    async def request(
         self,
         method: str,
         url: str,
@@ -86,19 +90,19 @@ class Sender:
         longest: int,
         secrets: Mapping[str, str] = NO_HEADERS,
     ) -> HttpResponse | Failed:
-        """Send one request for somebody else. The contract is `Ask`."""
+        """Send one request for another launcher. The contract is `SendRequest`."""
         log = _Log()
         try:
             async with asyncio.timeout(longest / 1000) as limit:
                 body = self._with_secrets(body, secrets, log)
-                return await self._answer(method, url, body, headers, log)
+                return await self._request(method, url, body, headers, log)
         except InvalidSchedule as refused:
             return Failed(log.hide(str(refused)), "invalid_target", retryable=False)
-        except Exception as broken:  # noqa: BLE001 - whatever it is, it is this request's alone
+        except Exception as error:  # noqa: BLE001 - any error fails only this request
             late = Failed(f"no answer after {longest / 1000:g}s", "timeout")
-            return late if limit.expired() else _without_answer(broken, log)
+            return late if limit.expired() else _no_answer(error, log)
 
-    async def _answer(
+    async def _request(
         self,
         method: str,
         url: str,
@@ -106,43 +110,43 @@ class Sender:
         headers: Mapping[str, str],
         log: "_Log",
     ) -> HttpResponse:
-        place = place_of(text_of("url", url))
-        self._reach.check(place)
+        target = parse_url(check_text("url", url))
+        self._allowed_hosts.check(target)
         filled, data = self._fill(headers.items(), log), None
         if body is not None:
             data, filled["Content-Type"] = msgspec.json.encode(body), "application/json"
-        async with self._opened().request(
-            method, place.url, data=data, headers=filled, allow_redirects=False
+        async with self._client().request(
+            method, target.url, data=data, headers=filled, allow_redirects=False
         ) as response:
             read, is_cut = await _read_body(response)
             log.body = log.hide(read.decode(errors="replace"), is_cut=is_cut)
             is_json = response.content_type.endswith(("/json", "+json"))
-            found = _result(log, is_json=is_json, is_cut=is_cut)
-            return HttpResponse(response.status, log.hide(response.reason or ""), found)
+            result = _result(log, is_json=is_json, is_cut=is_cut)
+            return HttpResponse(response.status, log.hide(response.reason or ""), result)
 
     async def close(self) -> None:
-        """Close all connections. What is sent later opens new ones."""
+        """Close all connections. A later request opens new ones."""
         if self._session is not None:
             await self._session.close()
 
-    async def _ask(self, attempt: Attempt, log: "_Log") -> Outcome:
-        """Send the request, follow redirects, and return what the last answer means."""
-        method, place, wanted, feedback = read_target(attempt.target)
+    async def _send(self, attempt: Attempt, log: "_Log") -> Outcome:
+        """Send the request, follow redirects, and return the outcome by the last answer."""
+        method, target, of_target, feedback = read_target(attempt.target)
         body, own = None, _own_headers(attempt)
         if method not in WITH_BODY:
-            place = asking(place, attempt.inputs)
+            target = with_query(target, attempt.inputs)
         elif attempt.inputs_text is not None:
             body, own["Content-Type"] = attempt.inputs_text.encode(), "application/json"
-        headers, told = own | self._fill(wanted, log), place.url
+        headers, logged_url = own | self._fill(of_target, log), target.url
         if feedback is not False and self._callback is not None:
-            headers |= (how := await self._callback(attempt.key))
-            log.hidden.keep(how.get("Onbeat-Callback-Token", ""))
+            headers |= (callback := await self._callback(attempt.key))
+            log.hidden.keep(callback.get("Onbeat-Callback-Token", ""))
         followed = (301, 302, 303, 307, 308) if method in ("GET", "HEAD") else (307, 308)
         for _ in range(MOST_REDIRECTS + 1):
-            self._reach.check(place)
-            log.lines.append(f"{method} {told}")
-            async with self._opened().request(
-                method, place.url, data=body, headers=headers, allow_redirects=False
+            self._allowed_hosts.check(target)
+            log.lines.append(f"{method} {logged_url}")
+            async with self._client().request(
+                method, target.url, data=body, headers=headers, allow_redirects=False
             ) as response:
                 log.lines.append(f"HTTP {response.status} {response.reason or ''}".rstrip())
                 location = response.headers.get("Location", "")
@@ -151,23 +155,23 @@ class Sender:
                     if isinstance(outcome, Accepted):
                         self._note_callback(attempt, headers, log)
                     return outcome
-            before, place = place, redirected(place, location)
-            told = place.origin if log.hidden else place.url  # one may be in it, in any spelling
-            if place.origin != before.origin:
-                headers = own  # what is meant for one is no other's business
+            before, target = target, redirected(target, location)
+            # The URL of a redirect may quote a secret, in any encoding.
+            logged_url = target.origin if log.hidden else target.url
+            if target.origin != before.origin:
+                headers = own  # the headers of the target are for its origin only
         return Failed(f"more than {MOST_REDIRECTS} redirects", retryable=False)
 
     def _note_callback(self, attempt: Attempt, headers: Mapping[str, str], log: "_Log") -> None:
-        """Say so if the target was not sent where to report: its run may be held for an hour."""
+        """Report that the target got no callback address: its run may wait until its deadline."""
         if self._callback is None or "Onbeat-Callback" in headers:
             return
         log.lines.append(NO_CALLBACK)
         if not self._has_warned:
             self._has_warned = True
-            told = "run %d of %s was accepted, and its target was sent no callback address: set"
-            warnings.warning(f"{told} public_url", attempt.run_id, attempt.schedule_id)
+            warnings.warning(NO_CALLBACK_LOG, attempt.run_id, attempt.schedule_id)
 
-    def _opened(self) -> aiohttp.ClientSession:
+    def _client(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
@@ -178,47 +182,47 @@ class Sender:
                 ),
                 headers={"User-Agent": f"onbeat/{self._version}", "Accept-Encoding": "gzip"},
                 cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(),  # ours is around all of it
+                timeout=aiohttp.ClientTimeout(),  # `send` limits the whole request
                 auto_decompress=False,
                 trust_env=False,
             )
-            # A GET whose connection breaks would be sent twice, by an attempt that counts as one.
-            self._session._retry_connection = False  # noqa: SLF001 - there is no other way
+            # aiohttp would send a GET again when its connection breaks, within one attempt.
+            self._session._retry_connection = False  # noqa: SLF001 - the only way to switch it off
         return self._session
 
     def _with_secrets(self, body: object, secrets: Mapping[str, str], log: "_Log") -> object:
-        """Return a body with further fields, with secrets in place of their names."""
+        """Return a body with additional fields, in which references are replaced by secrets."""
         if not secrets:
             return body
-        assert isinstance(body, Mapping), "only fields can be beside others"
+        assert isinstance(body, Mapping), "fields can only be added to a mapping"
         fill, hidden = self._references.fill, log.hidden
         return {**body, **{name: fill(name, text, hidden) for name, text in secrets.items()}}
 
     def _fill(self, headers: Iterable[tuple[str, str]], log: "_Log") -> dict[str, str]:
-        """Return headers with secrets in place of their names."""
-        found = dict(headers)
-        for name, value in found.items():
-            filled = self._references.fill(f"headers.{name}", value, log.hidden)
-            found[name] = text_of(f"headers.{name}", filled)
-        return found
+        """Return headers in which references are replaced by secrets."""
+        filled = dict(headers)
+        for name, value in filled.items():
+            text = self._references.fill(f"headers.{name}", value, log.hidden)
+            filled[name] = check_text(f"headers.{name}", text)
+        return filled
 
 
 class _Resolver(AbstractResolver):
-    """Gives a connection the addresses of one look-up, but for those that it may not use."""
+    """Resolves a name for a connection, without the addresses that may not be used."""
 
-    def __init__(self, resolve: Resolve, reach: AllowedHosts) -> None:
-        self._resolve, self._reach = resolve, reach
+    def __init__(self, resolve: Resolve, allowed_hosts: AllowedHosts) -> None:
+        self._resolve, self._allowed_hosts = resolve, allowed_hosts
 
-    async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[ResolveResult]:  # noqa: ARG002 - any will do
+    async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[ResolveResult]:  # noqa: ARG002 - any family
         try:
-            found = [ip_address(text) for text in await self._resolve(host, port)]
-        except ValueError as broken:  # a name that DNS cannot spell
-            raise socket.gaierror(socket.EAI_NONAME, str(broken)) from None
-        if not found:
+            addresses = [ip_address(text) for text in await self._resolve(host, port)]
+        except ValueError as error:  # a name that DNS cannot encode
+            raise socket.gaierror(socket.EAI_NONAME, str(error)) from None
+        if not addresses:
             raise socket.gaierror(socket.EAI_NONAME, "it has no address")
         return [
             ResolveResult(hostname=host, host=str(a), port=port, family=0, proto=0, flags=0)
-            for a in self._reach.usable(host, found)
+            for a in self._allowed_hosts.usable(host, addresses)
         ]
 
     async def close(self) -> None:
@@ -226,12 +230,12 @@ class _Resolver(AbstractResolver):
 
 
 async def _look_up(host: str, port: int) -> list[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(at[0]) for *_, at in found]
+    entries = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in entries]
 
 
 class _Log:
-    """What is told of a request and its answers: lines, a body, and never a secret."""
+    """The output of a run: the request, its answers and the last body, without secrets."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -240,17 +244,17 @@ class _Log:
         self.hide = self.hidden.hide
 
     def text(self) -> str:
-        told = self.hide("".join(f"{line}\n" for line in self.lines)) + self.body
-        return told.encode(errors="replace")[:LONGEST_KEPT].decode(errors="ignore")
+        text = self.hide("".join(f"{line}\n" for line in self.lines)) + self.body
+        return text.encode(errors="replace")[:LONGEST_KEPT].decode(errors="ignore")
 
 
 async def _outcome(
     response: aiohttp.ClientResponse, log: _Log, *, feedback: bool | None
 ) -> Outcome:
-    """Return what an answer means. 202 is the promise to report, whether declared or not.
+    """Return the outcome by an answer. 202 always means that the target will report the outcome.
 
-    `feedback` is what the target declares: True that it reports after any 2xx, False that it was
-    given no callback and never reports.
+    `feedback` is declared by the target: True if it reports after any 2xx, False if it never
+    reports and gets no callback.
     """
     body, is_cut = await _read_body(response)
     log.body = log.hide(body.decode(errors="replace"), is_cut=is_cut)
@@ -261,34 +265,34 @@ async def _outcome(
         if feedback or (feedback is None and status == 202):
             return Accepted(_external_id(result, log.hide(headers.get("Location", ""))))
         return Succeeded(result)
-    said = " ".join(log.body.split())[:LONGEST_ERROR]
-    error = f"HTTP {status}: {said}" if said else f"HTTP {status}"
+    detail = " ".join(log.body.split())[:LONGEST_ERROR]
+    error = f"HTTP {status}: {detail}" if detail else f"HTTP {status}"
     if status == 410:
         return Gone(error)
-    if status in (429, 503) and (wait := _wait_asked_for(headers)) is not None:
+    if status in (429, 503) and (wait := _retry_after(headers)) is not None:
         return Busy(error, wait)
     return Failed(error, retryable=500 <= status < 600 or status in (408, 425, 429))
 
 
 async def _read_body(response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
-    """Return the body, unpacked, as far as it is read, and whether that is not all of it."""
+    """Return the decompressed body up to `LONGEST_READ`, and whether it was cut there."""
     is_packed = response.headers.get("Content-Encoding", "").lower() in ("gzip", "deflate")
-    unpacker, found = zlib.decompressobj(wbits=47) if is_packed else None, bytearray()
+    unpacker, body = zlib.decompressobj(wbits=47) if is_packed else None, bytearray()
     while part := await response.content.readany():
-        room = LONGEST_READ + 1 - len(found)
-        found += part if unpacker is None else unpacker.decompress(part, room)
-        if len(found) > LONGEST_READ:  # a connection that is released like this is closed
-            return bytes(found[:LONGEST_READ]), True
-    return bytes(found), False
+        room = LONGEST_READ + 1 - len(body)
+        body += part if unpacker is None else unpacker.decompress(part, room)
+        if len(body) > LONGEST_READ:  # aiohttp closes a connection that is released unread
+            return bytes(body[:LONGEST_READ]), True
+    return bytes(body), False
 
 
 def _result(log: _Log, *, is_json: bool, is_cut: bool) -> object:
-    """Return what a body says as JSON, if that can be kept; else its text, cut if too long."""
+    """Return the value of a body if it is JSON that can be stored, else its text, cut if long."""
     text, length = log.body, len(log.body)
     with suppress(msgspec.DecodeError, RecursionError):
         if is_json and not is_cut and length <= LONGEST_KEPT:
             value = msgspec.json.decode(text)
-            if json_can_say(value):  # spelt in another way it may show more secrets
+            if json_can_say(value):  # another JSON encoding may reveal more secrets
                 again = msgspec.json.encode(value).decode() if log.hidden else ""
                 return msgspec.json.decode(log.hide(again)) if again else value
     note = f"\n[onbeat: cut, of {length}{' or more' if is_cut else ''} characters]"
@@ -298,38 +302,38 @@ def _result(log: _Log, *, is_json: bool, is_cut: bool) -> object:
 
 
 def _external_id(result: object, location: str) -> str:
-    """Return the name that a target has told for what it accepted."""
-    told = map(result.get, ("run_id", "id", "external_id")) if isinstance(result, dict) else ()
-    texts = [str(value) for value in (*told, location) if type(value) in (str, int)]
+    """Return the id that a target gave to an accepted run."""
+    ids = map(result.get, ("run_id", "id", "external_id")) if isinstance(result, dict) else ()
+    texts = [str(value) for value in (*ids, location) if type(value) in (str, int)]
     return next((text[:LONGEST_ID] for text in texts if text and text.isprintable()), "")
 
 
-def _wait_asked_for(headers: Mapping[str, str]) -> int | None:
-    """Return the milliseconds after which to ask again, or None if nothing usable says so."""
-    asked = headers.get("Retry-After", "").strip()
+def _retry_after(headers: Mapping[str, str]) -> int | None:
+    """Return the wait of a Retry-After in milliseconds, or None if it has no valid one."""
+    value = headers.get("Retry-After", "").strip()
     try:
-        if asked.isascii() and asked.isdigit():
-            seconds = float(asked)
-        else:  # by the clock of whoever says it, whatever ours is
-            until, now = map(parsedate_to_datetime, (asked, headers.get("Date", "")))
+        if value.isascii() and value.isdigit():
+            seconds = float(value)
+        else:  # a date, relative to the clock of the server
+            until, now = map(parsedate_to_datetime, (value, headers.get("Date", "")))
             seconds = (until - now).total_seconds()
     except (TypeError, ValueError, OverflowError):
         return None
     return int(1000 * min(max(seconds, 1), LONGEST_WAIT))
 
 
-def _without_answer(error: Exception, log: _Log) -> Failed:
+def _no_answer(error: Exception, log: _Log) -> Failed:
     if isinstance(error, aiohttp.ClientConnectorError):
         is_plain = type(error) is aiohttp.ClientConnectorError and (error.errno or 0) > 0
         problem = os.strerror(error.errno or 0) if is_plain else error.strerror
-        told = f"{error.host}:{error.port} cannot be reached: {problem}"
-        return Failed(log.hide(told), "launch_failed")
-    # From here on it may have arrived, and the next attempt comes under the same key.
+        text = f"{error.host}:{error.port} cannot be reached: {problem}"
+        return Failed(log.hide(text), "launch_failed")
+    # The target may have received the request; the next attempt has the same key.
     if isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientPayloadError):
         return Failed("no answer: the connection was closed")
-    # What else aiohttp says can quote the answer, and so a secret.
-    said = str(error) if isinstance(error, OSError | zlib.error) else type(error).__name__
-    return Failed(f"no answer: {log.hide(said)}")
+    # The text of other errors of aiohttp can quote the answer, and so a secret.
+    text = str(error) if isinstance(error, OSError | zlib.error) else type(error).__name__
+    return Failed(f"no answer: {log.hide(text)}")
 
 
 def _own_headers(attempt: Attempt) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""Python functions, in this process: `run: {python: "reports:build", inputs: {limit: 100}}`.
+"""Call Python functions in this process: `run: {python: "reports:build", inputs: {limit: 100}}`.
 
-A function is called with its inputs by name and, if it has a parameter called `run`, with the
-attempt. Plain functions run in threads, async ones in the event loop. What it returns is kept.
+A function gets its inputs by name and, if it has a parameter called `run`, the attempt. Plain
+functions run in threads, async functions in the event loop. The return value is stored.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ Function = Callable[..., object]
 
 
 class FunctionLauncher:
-    """Calls functions that were registered under a name, or that can be imported."""
+    """Calls functions that are registered under a name, or that can be imported."""
 
     def __init__(self, *, concurrency: int = 64) -> None:
         self._registered: dict[str, Function] = {}
@@ -33,8 +33,8 @@ class FunctionLauncher:
     def register(self, name: str, function: Function) -> None:
         """Offer a function under a name."""
         if self._registered.get(name, function) is not function:
-            problem = f"two functions are called {name!r}"
-            raise InvalidSchedule("python", problem, hint="give one another name")
+            problem = f"another function is registered as {name!r}"
+            raise InvalidSchedule("python", problem, hint="another name for one of them")
         self._registered[name] = function
 
     def offers(self) -> Iterable[str]:
@@ -46,14 +46,14 @@ class FunctionLauncher:
         module, colon, path = name.partition(":") if isinstance(name, str) else ("", "", "")
         importable = all(part.isidentifier() for part in (*module.split("."), *path.split(".")))
         if not (importable if colon else ID.fullmatch(module)):
-            hint = "module:function, or the name of a registered one"
-            raise InvalidSchedule("python", f"{shown(name)} names no function", hint=hint)
+            hint = "module:function, or the name of a registered function"
+            raise InvalidSchedule("python", f"{shown(name)} is not a function name", hint=hint)
         function = self._registered.get(str(name))
         if function is not None:
-            _way_to_call(function, tuple(target.inputs))
+            _signature(function, tuple(target.inputs))
 
     def can_cancel(self, target: Target) -> bool:
-        """An async function can be ended, a plain one cannot; of others nobody knows."""
+        """Return whether it is async; True for a function that is not imported yet."""
         function = self._registered.get(str(target.fields["python"]))
         return function is None or inspect.iscoroutinefunction(function)
 
@@ -61,88 +61,90 @@ class FunctionLauncher:
         name = str(attempt.target.fields["python"])
         try:
             function = self._registered.get(name) or await self._imported(name)
-            given = read_inputs(attempt.inputs_text)
-            way = _way_to_call(function, tuple(given))
-        except (Exception, SystemExit) as broken:  # noqa: BLE001 - importing runs what a module says
-            return Failed(f"{name}: {broken}", "launch_failed", retryable=False), _trace(broken)
-        if way.takes_run:
-            given["run"] = attempt
+            arguments = read_inputs(attempt.inputs_text)
+            signature = _signature(function, tuple(arguments))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - an import runs the module
+            return Failed(f"{name}: {error}", "launch_failed", retryable=False), _trace(error)
+        if signature.takes_run:
+            arguments["run"] = attempt
         try:
             call: Callable[..., Awaitable[object]] = (
-                function if way.is_async else partial(self._call_in_thread, function)  # type: ignore[assignment]
+                function if signature.is_async else partial(self._call_in_thread, function)  # type: ignore[assignment]
             )
             if attempt.timeout is None:
-                return Succeeded(await call(**given)), ""
+                return Succeeded(await call(**arguments)), ""
             async with asyncio.timeout(attempt.timeout / 1000) as limit:
-                return Succeeded(await call(**given)), ""
-        except TimeoutError as broken:
-            if attempt.timeout is None or not limit.expired():  # the function's own
-                return Failed(f"TimeoutError: {broken}"), _trace(broken)
+                return Succeeded(await call(**arguments)), ""
+        except TimeoutError as error:
+            if attempt.timeout is None or not limit.expired():  # raised by the function
+                return Failed(f"TimeoutError: {error}"), _trace(error)
             return Failed(f"still running after {attempt.timeout / 1000:g} s", "timeout"), ""
-        except asyncio.CancelledError as broken:
+        except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            return Failed(f"CancelledError: {broken}"), _trace(broken)  # the function's own
-        except BaseException as broken:  # noqa: BLE001 - what a target may raise is its own business
-            return Failed(f"{type(broken).__name__}: {broken}"), _trace(broken)
+            return Failed(f"CancelledError: {error}"), _trace(error)  # raised by the function
+        except BaseException as error:  # noqa: BLE001 - a function may raise anything
+            return Failed(f"{type(error).__name__}: {error}"), _trace(error)
 
     def kill(self, run_ids: Collection[int]) -> None:
-        """Nothing more can be done: a plain function in a thread ends when it returns."""
+        """Do nothing: a plain function in a thread ends only when it returns."""
 
     async def recover(self) -> int:
         return 0  # a function ends with its process
 
     async def close(self) -> None:
-        """Leave threads to themselves: they cannot be ended from outside, nor waited for."""
+        """Do nothing: a thread cannot be stopped, and a daemon thread is not waited for."""
 
-    async def _call_in_thread(self, function: Function, /, **given: object) -> object:
-        found = await self._threads.call(partial(function, **given))
-        return await found if inspect.isawaitable(found) else found
+    async def _call_in_thread(self, function: Function, /, **arguments: object) -> object:
+        result = await self._threads.call(partial(function, **arguments))
+        return await result if inspect.isawaitable(result) else result
 
     async def _imported(self, name: str) -> Function:
         module, _, path = name.partition(":")
-        if module not in self._imported_modules:  # it may take long, and everything else goes on
+        if module not in self._imported_modules:  # in a thread: an import may take long
             await self._threads.call(partial(importlib.import_module, module))
             self._imported_modules.add(module)
-        found: object = importlib.import_module(module)
+        function: object = importlib.import_module(module)
         for part in path.split("."):
-            found = getattr(found, part)
-        if not callable(found):
-            raise TypeError(f"{name} is no function")
-        return found
+            function = getattr(function, part)
+        if not callable(function):
+            raise TypeError(f"{name} is not a function")
+        return function
 
 
-class _Way(NamedTuple):
-    takes_run: bool  # the attempt, by this name
+class _Signature(NamedTuple):
+    takes_run: bool  # a parameter `run` for the attempt
     is_async: bool
 
 
 @lru_cache(maxsize=1024)
-def _way_to_call(function: Function, given: tuple[str, ...]) -> _Way:
-    """Return how to call a function, or refuse inputs that it cannot be called with."""
+def _signature(function: Function, inputs: tuple[str, ...]) -> _Signature:
+    """Return how to call a function, or refuse inputs that do not match its parameters."""
     parameters = _parameters(function)
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    for name in sorted(given):
+    for name in sorted(inputs):
         if name not in parameters and not takes_all:
             known = ", ".join(p for p in parameters if p != "run") or "none"
-            raise InvalidSchedule(f"inputs.{name}", "the function has none", hint=f"known: {known}")
+            problem = "the function has no such parameter"
+            raise InvalidSchedule(f"inputs.{name}", problem, hint=f"known: {known}")
     for name, parameter in parameters.items():
-        needed = parameter.default is parameter.empty and parameter.kind not in (
+        required = parameter.default is parameter.empty and parameter.kind not in (
             parameter.VAR_KEYWORD,
             parameter.VAR_POSITIONAL,
         )
-        if needed and name not in given and name != "run":
-            raise InvalidSchedule(f"inputs.{name}", "the function needs it", hint=f"{name}: ...")
-    return _Way("run" in parameters, inspect.iscoroutinefunction(function))
+        if required and name not in inputs and name != "run":
+            problem = "the function requires it"
+            raise InvalidSchedule(f"inputs.{name}", problem, hint=f"{name}: ...")
+    return _Signature("run" in parameters, inspect.iscoroutinefunction(function))
 
 
 def _parameters(function: Function) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(function).parameters
-    except ValueError:  # some builtins tell nothing
+    except ValueError:  # some builtins have no signature
         return {}
 
 
-def _trace(broken: BaseException) -> str:
-    return "".join(traceback.format_exception(broken))
+def _trace(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))

@@ -1,11 +1,11 @@
-"""Threads for plain functions: as many as are needed at once, up to a limit.
+"""A pool of daemon threads for plain functions, which grows with demand up to a limit.
 
-A thread that is woken and finds work wakes the next if there is more. So functions that return at
-once are called by a few threads, one after another; those that wait have a thread each in a moment.
+A thread that is woken and takes a call wakes the next thread if there are more calls. So a few
+threads serve functions that return quickly, and functions that block soon have a thread each.
 
-No lock guards this. It rests on the order of steps that each are one for the interpreter: whoever
-asks first adds the call and then looks whether a thread is on its way; a thread on its way first
-says that it has come and then looks for a call. So no call waits while a thread sleeps.
+There is no lock. Correctness depends on the order of steps that are atomic in the interpreter: a
+caller first adds its call, then checks whether a thread is waking; a thread that was woken first
+declares that it is awake, then looks for a call. So no call waits while a thread sleeps.
 """
 
 import asyncio
@@ -20,17 +20,19 @@ Answer = tuple[object, BaseException | None]  # what a function returned, or rai
 
 
 class CallThreads:
-    """Calls functions beside the event loop. One that hangs does not keep the process from ending.
+    """Calls functions in threads. A function that hangs does not keep the process from ending.
 
     Used from one event loop at a time.
     """
 
     def __init__(self, most: int) -> None:
-        self._most, self._all = most, 0
+        self._limit, self._started = most, 0
         self._starting = threading.Lock()
-        self._asked: deque[_PendingCall] = deque()
-        self._asleep: list[threading.Lock] = []  # what each waits for; the last is woken first
-        self._one_is_coming = False  # it was woken, and has not looked for a call yet
+        self._queue: deque[_PendingCall] = deque()
+        self._sleeping: list[
+            threading.Lock
+        ] = []  # the lock that each waits for; the last is woken first
+        self._is_waking = False  # a thread was woken or started, and is not awake yet
         self._answers: _Answers | None = None
 
     async def call(self, function: Function) -> object:
@@ -38,95 +40,95 @@ class CallThreads:
         loop = asyncio.get_running_loop()
         if self._answers is None or self._answers.loop is not loop:
             self._answers = _Answers(loop)
-        asked = _PendingCall(function, loop.create_future(), self._answers)
-        self._asked.append(asked)
-        self._wake_one()
-        if not self._all:
-            asked.future.cancel()  # whoever finds it later must not call it
-            raise RuntimeError("the machine can start no thread")
-        found, broken = await asked.future
-        if broken is not None:
-            raise broken
-        return found
+        call = _PendingCall(function, loop.create_future(), self._answers)
+        self._queue.append(call)
+        self._wake()
+        if not self._started:
+            call.future.cancel()  # a thread that starts later must not call it
+            raise RuntimeError("no thread could be started: out of threads or memory")
+        result, error = await call.future
+        if error is not None:
+            raise error
+        return result
 
-    def _wake_one(self) -> None:
-        """Have a thread come, unless one is on its way: it sees to the next."""
-        while not self._one_is_coming:
-            self._one_is_coming = True
-            if self._rouse_one() or self._start_one():
+    def _wake(self) -> None:
+        """Wake or start a thread, unless one is waking: that one then wakes the next."""
+        while not self._is_waking:
+            self._is_waking = True
+            if self._wake_sleeping() or self._start_thread():
                 return
-            # All are up, and look for a call before they lie down. But one may have lain down, and
-            # somebody have asked, while this said that one was coming.
-            self._one_is_coming = False
-            if not (self._asked and self._asleep):
+            # All threads are awake, and look for a call before they sleep. But while this flag was
+            # set, one may have gone to sleep and a caller may have added a call.
+            self._is_waking = False
+            if not (self._queue and self._sleeping):
                 return
 
-    def _rouse_one(self) -> bool:
-        """Wake the thread that lay down last, if any sleeps."""
+    def _wake_sleeping(self) -> bool:
+        """Wake the thread that fell asleep last, if any sleeps."""
         try:
-            self._asleep.pop().release()
+            self._sleeping.pop().release()
         except IndexError:
             return False
         return True
 
-    def _start_one(self) -> bool:
-        """Start a thread if there may be one more, and the machine has one."""
+    def _start_thread(self) -> bool:
+        """Start a thread, within the limits of the pool and of the machine."""
         with self._starting:
-            if self._all == self._most:
+            if self._started == self._limit:
                 return False
             try:
                 threading.Thread(target=self._serve, name="onbeat-run", daemon=True).start()
-            except RuntimeError:  # no more threads, or no memory: those that there are will do
+            except RuntimeError:  # out of threads or memory: the running ones do the work
                 return False
-            self._all += 1
+            self._started += 1
             return True
 
     def _serve(self) -> None:
-        woken = threading.Lock()
-        woken.acquire()
-        self._one_is_coming = False
+        wake_up = threading.Lock()
+        wake_up.acquire()
+        self._is_waking = False
         while True:
             try:
-                asked = self._asked.popleft()
+                call = self._queue.popleft()
             except IndexError:
-                self._asleep.append(woken)
-                if self._asked and self._stays_up(woken):  # asked for before this one lay down
+                self._sleeping.append(wake_up)
+                if self._queue and self._cancel_sleep(wake_up):  # added just before the append
                     continue
-                woken.acquire()
-                self._one_is_coming = False
+                wake_up.acquire()
+                self._is_waking = False
                 continue
-            if self._asked:
-                self._wake_one()
-            if not asked.future.done():  # else it was given up: it must not be called any more
-                asked.answers.put(asked.future, _answer(asked.function))
-            del asked  # nothing is held while asleep
+            if self._queue:
+                self._wake()
+            if not call.future.done():  # else it was cancelled: it must not be called any more
+                call.answers.put(call.future, _answer(call.function))
+            del call  # keep no reference while asleep
 
-    def _stays_up(self, woken: threading.Lock) -> bool:
-        """Return whether nobody has begun to wake this thread."""
+    def _cancel_sleep(self, wake_up: threading.Lock) -> bool:
+        """Stay awake; return False if another thread is already waking this one."""
         try:
-            self._asleep.remove(woken)
+            self._sleeping.remove(wake_up)
         except ValueError:
             return False
         return True
 
 
 class _Answers:
-    """What an event loop is still to be told: all there is, each time it is woken."""
+    """The results for an event loop, which takes all of them each time it is woken."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._waiting: deque[tuple[asyncio.Future[Answer], Answer]] = deque()
-        self._is_told = False
+        self._is_scheduled = False
 
     def put(self, future: "asyncio.Future[Answer]", answer: Answer) -> None:
         self._waiting.append((future, answer))
-        if not self._is_told:
-            self._is_told = True
-            with suppress(RuntimeError):  # the loop is closed: nobody waits
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            with suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(self._settle)
 
     def _settle(self) -> None:
-        self._is_told = False  # first: whoever comes from now on tells again
+        self._is_scheduled = False  # first: a later `put` schedules it again
         while self._waiting:
             future, answer = self._waiting.popleft()
             if not future.done():
@@ -142,7 +144,7 @@ class _PendingCall(NamedTuple):
 def _answer(function: Function) -> Answer:
     try:
         return function(), None
-    except StopIteration as broken:  # no future takes it, and no coroutine may raise it
-        return None, RuntimeError(f"StopIteration: {broken}")
-    except BaseException as broken:  # noqa: BLE001 - it is raised where it was asked
-        return None, broken
+    except StopIteration as error:  # a future refuses it, and a coroutine may not raise it
+        return None, RuntimeError(f"StopIteration: {error}")
+    except BaseException as error:  # noqa: BLE001 - it is raised in the caller
+        return None, error

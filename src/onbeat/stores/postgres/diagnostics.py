@@ -1,7 +1,7 @@
-"""What a doctor sees of a PostgreSQL server: it is only read, and no table is made or changed."""
+"""What `onbeat doctor` reads from a PostgreSQL server, without creating or changing any table."""
 
 from onbeat.errors import StoreFailed, StoreUnusable
-from onbeat.ports.store import Clock
+from onbeat.ports.clock import Clock
 from onbeat.stores.postgres.database import SCHEMA, Connection, PostgresWorkers, ServerAddress
 from onbeat.stores.postgres.migrations import MIGRATIONS
 from onbeat.stores.postgres.transaction import NOW
@@ -19,7 +19,7 @@ SELECT name, setting FROM pg_settings
 UNION ALL SELECT 'in_recovery', pg_is_in_recovery()::text
 """
 
-# What is there, and what of that the user may not do.
+# Tables on which the user lacks a privilege.
 LACKS = """
 SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = $1 AND c.relkind = 'r'
@@ -30,25 +30,25 @@ SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 
 
 async def look(url: str, clock: Clock) -> DatabaseFacts:
-    """Look at a database, whatever state it is in."""
+    """Examine a database in any state."""
     try:
         threads = PostgresWorkers(ServerAddress(url), size=1)
     except StoreUnusable as refused:
         return DatabaseFacts(problem=str(refused), is_there=False)
     try:
         server, schema = await threads.use(lambda connection: _look(connection, clock))
-        standing = None
+        facts = None
         if schema == len(MIGRATIONS) and not server.lacks:
-            standing = await threads.read(examine)
+            facts = await threads.read(examine)
     except (StoreFailed, StoreUnusable) as broken:
         return DatabaseFacts(problem=str(broken), is_there=False)
     finally:
         threads.close()
     is_there = schema > 0 or bool(server.lacks)
     return DatabaseFacts(
-        standing,
-        problem="" if is_there else f"there is no schema {SCHEMA!r} yet",
-        hint="" if is_there else "onbeat up makes it",
+        facts,
+        problem="" if is_there else f"the schema {SCHEMA!r} does not exist yet",
+        hint="" if is_there else "onbeat up creates it",
         is_there=is_there,
         schema=schema,
         known_schema=len(MIGRATIONS),
@@ -70,7 +70,7 @@ def _look(connection: Connection, clock: Clock) -> tuple[PostgresFacts, int]:
 
 
 def _rights(connection: Connection) -> tuple[list[str], int]:
-    """Return what the user lacks, and which schema there is."""
+    """Return the privileges that the user lacks, and the version of the tables, 0 if unknown."""
     exists = connection.execute("SELECT to_regnamespace($1) IS NOT NULL", (SCHEMA,)).fetchone()
     if exists != (True,):
         may = "SELECT has_database_privilege(current_database(), 'CREATE')"

@@ -1,4 +1,4 @@
-"""Hints from other nodes: they are quick, and may get lost."""
+"""LISTEN/NOTIFY: hints from other nodes, which are fast and may get lost."""
 
 import threading
 from contextlib import suppress
@@ -16,22 +16,22 @@ from onbeat.stores.postgres.database import (
 
 
 class NotifyListener:
-    """A thread that hears when another node says that there may be something to do."""
+    """A thread that is notified when another node has written something to act on."""
 
-    AGAIN = 1.0  # seconds until it tries again to listen
+    RETRY_AFTER = 1.0  # seconds
 
     def __init__(self, address: ServerAddress, watch: DeadlineWatch, name: str) -> None:
         self._address, self._watch, self._name = address, watch, name
-        self._heard, self._stopped = threading.Event(), threading.Event()
+        self._notified, self._stopped = threading.Event(), threading.Event()
         self._connection: Connection | None = None
         self._thread = threading.Thread(target=self._run, name="onbeat-listen", daemon=True)
         self._thread.start()
 
-    def has_heard(self) -> bool:
-        """Return whether there was a hint since this was last asked."""
-        if not self._heard.is_set():
+    def was_notified(self) -> bool:
+        """Return whether a notification came since the last call."""
+        if not self._notified.is_set():
             return False
-        self._heard.clear()  # one that comes just now is answered for as well
+        self._notified.clear()  # a notification at this moment is covered by this answer
         return True
 
     def close(self) -> None:
@@ -41,20 +41,20 @@ class NotifyListener:
         self._thread.join()
 
     def _run(self) -> None:
-        lane = PooledConnection(self._address, self._watch)
+        pooled = PooledConnection(self._address, self._watch)
         while not self._stopped.is_set():
             with suppress(psycopg.Error, StoreFailed, StoreUnusable):
-                lane.use(self._listen)
-            self._stopped.wait(self.AGAIN)
-        lane.close()
+                pooled.use(self._listen)
+            self._stopped.wait(self.RETRY_AFTER)
+        pooled.close()
 
     def _listen(self, connection: Connection) -> None:
         if connection.is_pooled:
-            self._stopped.wait()  # a pooler lets nobody listen: looking now and then has to do
+            self._stopped.wait()  # LISTEN does not work through a pooler: the engine polls instead
             return
         self._connection = connection
         connection.execute(f"LISTEN {CHANNEL}")
         while not self._stopped.is_set():
             for hint in connection.notifies(timeout=1.0):
                 if hint.payload != self._name:
-                    self._heard.set()
+                    self._notified.set()

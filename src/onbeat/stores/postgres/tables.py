@@ -1,19 +1,19 @@
-"""The tables on a database: made or brought up to date by whoever comes first."""
+"""Create and migrate the tables: the first node to connect does so."""
 
 from onbeat.errors import StoreUnusable
 from onbeat.stores.postgres.database import SCHEMA, Connection, ServerAddress, roll_back
 from onbeat.stores.postgres.migrations import MIGRATIONS
 from onbeat.stores.postgres.transaction import MIGRATING
 
-OLDEST = 13  # the first version of PostgreSQL that will do
+OLDEST = 13  # supported version of PostgreSQL
 
 
 def prepare(connection: Connection, address: ServerAddress) -> str:
-    """Bring the tables up to this program's, or refuse the database; return the store's own id."""
+    """Migrate the tables to this program's schema or refuse the database; return the store's id."""
     version = connection.info.server_version // 10_000
     if version < OLDEST:
         problem = f"{address.shown} is PostgreSQL {version}"
-        raise StoreUnusable(f"{problem}: Onbeat needs {OLDEST} or newer")
+        raise StoreUnusable(f"{problem}: Onbeat requires {OLDEST} or newer")
     if _schema_version(connection, address) < len(MIGRATIONS):
         _migrate(connection, address)
     found = connection.execute(f"SELECT value FROM {SCHEMA}.meta WHERE name = 'store_id'")
@@ -24,7 +24,7 @@ def prepare(connection: Connection, address: ServerAddress) -> str:
 def _migrate(connection: Connection, address: ServerAddress) -> None:
     connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
     try:
-        # One at a time: whoever waited here finds the tables made.
+        # One at a time: a node that waited here finds the tables migrated.
         connection.execute("SELECT pg_advisory_xact_lock($1)", (MIGRATING,))
         exists = connection.execute("SELECT to_regnamespace($1) IS NOT NULL", (SCHEMA,)).fetchone()
         if exists != (True,):
@@ -45,12 +45,12 @@ def _migrate(connection: Connection, address: ServerAddress) -> None:
 
 
 def _schema_version(connection: Connection, address: ServerAddress) -> int:
-    """Return how many migrations the tables have been through; refuse those of a newer Onbeat."""
+    """Return how many migrations were applied; refuse tables of a newer Onbeat."""
     if connection.execute("SELECT to_regclass($1)", (f"{SCHEMA}.meta",)).fetchone() == (None,):
         return 0
     found = connection.execute(f"SELECT value FROM {SCHEMA}.meta WHERE name = 'schema'").fetchone()
     version = 0 if found is None else int(found[0])
     if version > len(MIGRATIONS):
-        problem = f"{address.shown} was written by a newer Onbeat (schema {version}, this one knows"
-        raise StoreUnusable(f"{problem} {len(MIGRATIONS)}): upgrade this one")
+        problem = f"{address.shown} was written by a newer Onbeat (schema {version}, this version"
+        raise StoreUnusable(f"{problem} supports {len(MIGRATIONS)}): upgrade Onbeat")
     return version

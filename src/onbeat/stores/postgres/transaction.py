@@ -1,7 +1,7 @@
-"""How a call reads, writes and holds rows on PostgreSQL.
+"""`PostgresTransaction`: how a call reads, writes and locks rows on PostgreSQL.
 
-Every statement sees what was committed before it began. So what is decided by is read only after
-what serialises it is held: the gate, then a node's row, then the state rows of schedules.
+Every statement sees what was committed before it began. So rows that a decision depends on are read
+after the locks that serialize it are taken: the gate, a node's row, the state rows of schedules.
 """
 
 import re
@@ -10,19 +10,19 @@ from functools import cache, lru_cache
 from time import monotonic
 from typing import Protocol
 
-from onbeat.ports.store import Clock
-from onbeat.stores.sql.rows import GOES_ON
+from onbeat.ports.clock import Clock
+from onbeat.stores.sql.rows import DETACHED
 from onbeat.stores.sql.transaction import Bindings, Row, Transaction, Value, Values
 
-# Our advisory locks: no other program of the database is likely to have these numbers.
+# Advisory locks, with numbers that other users of the database are unlikely to use.
 MIGRATING, GATE, DEFINITIONS = (0x4F4E_4254_0000_0000 + n for n in (1, 2, 3))
-FULL_LOOK = 0.5  # seconds between two looks at all that is due, or more if that takes long
-WRITERS_FOR = 1000  # milliseconds for which a look at who writes events serves all who follow them
-MOST_KNOWN = 100_000  # definitions that are remembered
+FULL_SCAN_EVERY = 0.5  # seconds between two scans of all due rows, more if they take long
+WRITERS_FOR = 1000  # milliseconds for which the oldest writer of events is cached
+MOST_DEFINITIONS = 100_000  # in the cache
 
 NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
-# The clock is read when all the rows are held.
+# The clock is read when all rows are locked.
 HOLD = f"""
 SELECT {NOW}, count(*) FROM (
     SELECT 1 FROM schedule_state WHERE schedule_id IN (?1[]) ORDER BY schedule_id FOR UPDATE) held
@@ -42,13 +42,13 @@ TAKE_WAITING = f"""
 SELECT r.run_id, r.schedule_id, r.run_at, r.due_at, r.attempt, r.fence, r.request_id,
        r.triggered_by, r.iteration, r.tick_count, r.first_run_at, r.inputs, r.created_at,
        r.deferrals, r.deadline_at, r.grp, r.rendered, r.reason = 'lost',
-       {GOES_ON}, r.end_asked_at IS NOT NULL, r.revision
+       {DETACHED}, r.end_asked_at IS NOT NULL, r.revision
   FROM schedule_runs r JOIN schedule_state t USING (schedule_id)
  WHERE r.status = 'ENQUEUED' AND r.leased_by IS NULL AND r.blocked_by IS NULL AND r.due_at <= ?1
    AND r.needs IN (?2[]) AND (
-        r.request_id <> '' OR r.triggered_by = 'backfill' OR {GOES_ON} OR NOT EXISTS (
+        r.request_id <> '' OR r.triggered_by = 'backfill' OR {DETACHED} OR NOT EXISTS (
         SELECT 1 FROM schedules s WHERE s.schedule_id = r.schedule_id AND s.paused = 1))
-   AND (r.grp IS NULL OR NOT (r.grp IN (?4[])) OR {GOES_ON}) AND NOT (r.schedule_id IN (?5[]))
+   AND (r.grp IS NULL OR NOT (r.grp IN (?4[])) OR {DETACHED}) AND NOT (r.schedule_id IN (?5[]))
    AND (r.deadline_at IS NULL OR r.deadline_at > ?1)
  ORDER BY r.priority DESC, r.due_at, r.run_at, r.schedule_id
  LIMIT ?3
@@ -59,7 +59,7 @@ TAKE_GROUPS = """
 SELECT name, places FROM groups WHERE name IN (?1[]) ORDER BY name FOR UPDATE SKIP LOCKED
 """
 
-SAID = """
+SCHEDULES = """
 SELECT schedule_id, revision, created_at, user_id, paused FROM schedules
  WHERE schedule_id IN (?1[])
 """
@@ -72,8 +72,8 @@ SELECT schedule_id, revision, definition FROM past_definitions
 DEFINITIONS_OF = "SELECT schedule_id, definition FROM schedules WHERE schedule_id IN (?1[])"
 
 
-# Since when the oldest transaction is open that has written events. One whose commit
-# waits is among them. That of another user is not shown to everyone: 0, any time.
+# The start of the oldest open transaction that has written events, including one whose commit
+# waits. The start of another user's transaction may be hidden: then 0, at any time.
 OLDEST_WRITER = """
 SELECT min(coalesce((extract(epoch FROM a.xact_start) * 1000)::bigint, 0))
   FROM pg_locks l LEFT JOIN pg_stat_activity a USING (pid)
@@ -83,75 +83,75 @@ SELECT min(coalesce((extract(epoch FROM a.xact_start) * 1000)::bigint, 0))
 
 
 class SqlCursor(Protocol):
-    """As much of a cursor as a transaction needs."""
+    """The part of a cursor that a transaction uses."""
 
     @property
     def rowcount(self) -> int:
-        """How many rows the last statement changed."""
+        """The rows that the last statement changed."""
 
     def execute(self, query: str, params: Sequence[object] | None = None) -> object:
         """Execute a statement, whose values are $1, $2 and so on."""
 
     def fetchall(self) -> list[Row]:
-        """Return the rows that are left."""
+        """Return the remaining rows."""
 
     def fetchone(self) -> Row | None:
         """Return the next row."""
 
 
 class TransactionCache:
-    """What a store remembers between transactions, to look at less: nothing depends on it."""
+    """What a store caches between transactions, to read less: correctness does not depend on it."""
 
     def __init__(self) -> None:
-        self.due_from = 0  # nothing is due before it, unless somebody gave it back since
-        self._look_at = 0.0
+        self.due_from = 0  # no row is due before it, unless one was handed back since
+        self._next_full_scan = 0.0
         self._definitions: dict[tuple[str, int, int], str] = {}
-        self.writers: tuple[int, int | None] = (0, None)  # when looked for, and the oldest
+        self.writers: tuple[int, int | None] = (0, None)  # when read, and the oldest
 
-    def from_where(self) -> int:
-        """Return from where on to look for due rows: now and then from the very beginning.
+    def scan_from(self) -> int:
+        """Return the due time to scan due rows from: 0, a full scan, at intervals.
 
-        The head of the queue is where rows have died; a vacuum that somebody's old snapshot holds
-        up cannot take them away.
+        Dead rows collect at the head of the queue while an old snapshot keeps vacuum from removing
+        them.
         """
-        return self.due_from if monotonic() < self._look_at else 0
+        return self.due_from if monotonic() < self._next_full_scan else 0
 
-    def looked(self, since: float, began: int, first: int | None) -> None:
-        """Take note of a look that began there, found that row first, and took until now."""
+    def note_scan(self, since: float, began: int, first: int | None) -> None:
+        """Record a scan from due time `began`, started at `since`, and its first row."""
         now = monotonic()
         if not began:
-            self._look_at = now + max(FULL_LOOK, 10 * (now - since))
+            self._next_full_scan = now + max(FULL_SCAN_EVERY, 10 * (now - since))
         if first is not None:
             self.due_from = first
 
     def definitions(
         self, tx: "PostgresTransaction", keys: Sequence[tuple[str, int, int]]
     ) -> dict[str, str]:
-        """Return what schedules say, of ids with their revision and when they were created."""
-        known = self._definitions  # other threads use it, too
-        found = {key[0]: known[key] for key in keys if key in known}
-        unknown = {key[0]: key for key in keys if key[0] not in found}
-        if unknown:
-            if len(known) > MOST_KNOWN:
-                known = self._definitions = {}
-            for schedule_id, text in tx.all(DEFINITIONS_OF, (list(unknown),)):
-                found[schedule_id] = known[unknown[schedule_id]] = text
+        """Return the definitions of schedules; keys are their id, revision and creation time."""
+        cached = self._definitions  # other threads use it, too
+        found = {key[0]: cached[key] for key in keys if key in cached}
+        missing = {key[0]: key for key in keys if key[0] not in found}
+        if missing:
+            if len(cached) > MOST_DEFINITIONS:
+                cached = self._definitions = {}
+            for schedule_id, text in tx.all(DEFINITIONS_OF, (list(missing),)):
+                found[schedule_id] = cached[missing[schedule_id]] = text
         return found
 
 
 class PostgresTransaction(Transaction):
-    """What PostgreSQL adds: others write at the same time, so that rows are held."""
+    """A transaction on PostgreSQL: others write concurrently, so that rows are locked."""
 
-    __slots__ = ("_clock", "_cursor", "_known")
+    __slots__ = ("_cache", "_clock", "_cursor")
     is_shared = True
     SIZE = """SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class
  WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'"""
 
     def __init__(
-        self, cursor: SqlCursor, now: int, clock: Clock | None, known: TransactionCache
+        self, cursor: SqlCursor, now: int, clock: Clock | None, cache: TransactionCache
     ) -> None:
         super().__init__(now)
-        self._cursor, self._clock, self._known = cursor, clock, known
+        self._cursor, self._clock, self._cache = cursor, clock, cache
 
     @property
     def written_at(self) -> str:
@@ -164,17 +164,17 @@ class PostgresTransaction(Transaction):
 
     @property
     def due_from(self) -> int:
-        return self._known.from_where()
+        return self._cache.scan_from()
 
     def oldest_writer(self, before: int) -> int | None:
-        if self._clock is not None:  # the server does not know the clock of a test
+        if self._clock is not None:  # the server does not use the clock of a test
             return None
-        looked, oldest = self._known.writers
-        # Who began since the last look has written nothing that is older than it.
-        if looked < max(before, self.now - WRITERS_FOR):
+        read_at, oldest = self._cache.writers
+        # A transaction that began after the last read has written no older events.
+        if read_at < max(before, self.now - WRITERS_FOR):
             row = self.one(OLDEST_WRITER)
             oldest = None if row is None else row[0]
-            self._known.writers = self.now, oldest
+            self._cache.writers = self.now, oldest
         return oldest
 
     def all(self, sql: str, bindings: Bindings = ()) -> list[Row]:
@@ -215,20 +215,20 @@ class PostgresTransaction(Transaction):
 
     def hold_gate(self) -> None:
         self.run("SELECT pg_advisory_xact_lock(?1)", (GATE,))
-        row = self.one(f"SELECT {NOW}")  # others may have decided while it was waited for
+        row = self.one(f"SELECT {NOW}")  # others may have decided while this waited
         assert row is not None, "a time has a row"
         self.now = row[0] if self._clock is None else self._clock.now()
 
     def take_due(self, limit: int) -> list[Row]:
         since, began = monotonic(), self.due_from
         taken = sorted(self.all(TAKE_DUE, (began, self.now, limit)), key=lambda row: row[:2])
-        self._known.looked(since, began, taken[0][0] if taken else None)
+        self._cache.note_scan(since, began, taken[0][0] if taken else None)
         if not taken:
             return []
-        said = self._said([row[1] for row in taken])
+        schedules = self._schedules([row[1] for row in taken])
         rows: list[Row] = []
         for _, schedule_id, run_at, *state, spread_until, rated, happened in taken:
-            definition, revision, created_at, user_id, paused = said[schedule_id]
+            definition, revision, created_at, user_id, paused = schedules[schedule_id]
             about = (created_at, revision, user_id, spread_until, rated, happened, paused)
             rows.append((schedule_id, run_at, definition, *state, *about))
         return rows
@@ -236,16 +236,16 @@ class PostgresTransaction(Transaction):
     def take_waiting(
         self, needs: Sequence[str], limit: int, but_groups: Sequence[str], but: Sequence[str]
     ) -> list[Row]:
-        asked = (self.now, list(needs), limit, list(but_groups), list(but))
-        taken = self.all(TAKE_WAITING, asked)
-        said = self._said(list({row[1] for row in taken})) if taken else {}
-        before = {(row[1], row[-1]) for row in taken if row[-1] != said[row[1]][1]}
+        bindings = (self.now, list(needs), limit, list(but_groups), list(but))
+        taken = self.all(TAKE_WAITING, bindings)
+        schedules = self._schedules(list({row[1] for row in taken})) if taken else {}
+        before = {(row[1], row[-1]) for row in taken if row[-1] != schedules[row[1]][1]}
         past = self._past_definitions(before) if before else {}
         rows: list[Row] = []
         for *row, own in taken:
             schedule_id = row[1]
-            current, revision, _, user_id, paused = said[schedule_id]
-            # It may have been paused since it was looked for.
+            current, revision, _, user_id, paused = schedules[schedule_id]
+            # The schedule may have been paused since the rows were selected.
             if paused and not (row[6] or row[7] == "backfill" or row[18]):
                 continue
             if own == revision:
@@ -267,15 +267,15 @@ class PostgresTransaction(Transaction):
             self.all(f"SELECT setval({name}, nextval({name}) + ?1)", (n,))
 
     def _past_definitions(self, which: Collection[tuple[str, int]]) -> dict[tuple[str, int], str]:
-        """Return what schedules said at earlier revisions."""
+        """Return definitions of earlier revisions."""
         ids, revisions = {each[0] for each in which}, {each[1] for each in which}
         found = self.all(PAST_DEFINITIONS, (list(ids), list(revisions)))
         return {(schedule_id, revision): text for schedule_id, revision, text in found}
 
-    def _said(self, schedule_ids: Sequence[str]) -> dict[str, Row]:
-        """Return what schedules that are held say, with their revision, time, user and pause."""
-        rows = self.all(SAID, (list(schedule_ids),))
-        texts = self._known.definitions(self, [row[:3] for row in rows])
+    def _schedules(self, schedule_ids: Sequence[str]) -> dict[str, Row]:
+        """Return definition, revision, creation time, user and pause of held schedules."""
+        rows = self.all(SCHEDULES, (list(schedule_ids),))
+        texts = self._cache.definitions(self, [row[:3] for row in rows])
         return {row[0]: (texts[row[0]], *row[1:]) for row in rows}
 
     def _execute_many(self, sql: str, values: Values, first: Bindings) -> None:
@@ -290,7 +290,7 @@ class PostgresTransaction(Transaction):
 
 @cache
 def in_postgres(sql: str) -> str:
-    """Return a statement as PostgreSQL reads it."""
+    """Return a statement in PostgreSQL's notation."""
     sql = re.sub(r"IN \(\?(\d+)\[\]\)", r"= ANY($\1)", sql)
     sql = re.sub(r"INDEXED BY \w+", "", sql)
     return re.sub(r"\?(\d+)", r"$\1", sql)
@@ -298,9 +298,9 @@ def in_postgres(sql: str) -> str:
 
 @lru_cache(maxsize=256)
 def for_many(sql: str, first: int) -> tuple[str, tuple[str, ...]]:
-    """Return a statement that takes the values of many rows as one array a column, and their kinds.
+    """Return a statement that takes the values of many rows as an array for each column.
 
-    A row of values becomes a row of the arrays side by side.
+    Also returns the kind of each column, `int` or `text`. The arrays are unnested into rows.
     """
     before, row, after = re.split("[{}]", sql)
     kinds = tuple(re.findall(r"\?(int|text)\b", row))
@@ -318,7 +318,7 @@ def for_many(sql: str, first: int) -> tuple[str, tuple[str, ...]]:
 
 
 def _integers(values: Sequence[Value]) -> str:
-    """Return an array as PostgreSQL reads it. This is the work of every batch, so it is direct."""
+    """Return an array literal. Every batch does this, so it is written for speed."""
     return f"{{{','.join(['NULL' if value is None else str(value) for value in values])}}}"
 
 

@@ -1,4 +1,4 @@
-"""What every store on an SQL database does, once: the calls of `Store`, each one transaction.
+"""The calls of `Store` in SQL that every database shares, each one transaction.
 
-A database adds how it is opened, how calls become transactions, and how rows are held.
+A database adds how it is opened, how calls become transactions, and how rows are locked.
 """

@@ -1,4 +1,4 @@
-"""Running ticks of the past after all: rows that were skipped are enqueued, others are added."""
+"""Backfills: past ticks run after all; their skipped rows are enqueued, missing rows are added."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from onbeat.errors import InvalidSchedule
 from onbeat.events import RangeShortened, RunBackfilled, RunEnqueued
 from onbeat.ports.rows import BackfillStep
 from onbeat.stores.sql.rows import detail_text
-from onbeat.stores.sql.schedule_rows import StoredSchedule, existing, held
+from onbeat.stores.sql.schedule_rows import StoredSchedule, existing, hold_schedule
 from onbeat.stores.sql.transaction import Transaction
 
-MOST_WAITING = 100  # runs of one schedule that somebody asked for afterwards
+MOST_WAITING = 100  # unfinished backfill runs of one schedule
 
 COVERING = """
 SELECT run_id, run_at, first_run_at, tick_count, status, reason, revision
@@ -68,15 +68,15 @@ SELECT ?2, schedule_id, ?3, '', ?3 * 1000, status, reason, triggered_by, needs, 
 def preview(
     tx: Transaction, schedule_id: str, *, first: int, last: int, limit: int
 ) -> list[Choice]:
-    """Say what a backfill would do. The contract is `Store.preview_backfill`."""
-    return _Backfilling(tx, existing(tx, schedule_id)).choices(first, last, limit)
+    """Return what a backfill would do. The contract is `Store.preview_backfill`."""
+    return _Backfill(tx, existing(tx, schedule_id)).choices(first, last, limit)
 
 
 def backfill(
     tx: Transaction, schedule_id: str, *, first: int, last: int, limit: int
 ) -> BackfillStep:
-    """Enqueue ticks of the past. The contract is `Store.backfill`."""
-    work = _Backfilling(tx, held(tx, schedule_id))
+    """Enqueue past ticks. The contract is `Store.backfill`."""
+    work = _Backfill(tx, hold_schedule(tx, schedule_id))
     row = tx.one(WAITING, (schedule_id,))
     waiting = 0 if row is None else int(row[0])
     room = min(limit, MOST_WAITING - waiting)
@@ -84,20 +84,20 @@ def backfill(
         return BackfillStep(0, 0, first, waiting)
     choices = work.choices(first, last, room)
     wanted = [choice for choice in choices if not isinstance(choice, Refuse)]
-    work.make_room(wanted)
+    work.shrink_ranges(wanted)
     work.enqueue(wanted)
     following = choices[-1].run_at + 1 if len(choices) == room else None
     return BackfillStep(len(wanted), len(choices) - len(wanted), following, waiting + len(wanted))
 
 
-class _Backfilling:
-    """One schedule, whose past is looked at."""
+class _Backfill:
+    """A backfill of one schedule."""
 
-    def __init__(self, tx: Transaction, known: StoredSchedule) -> None:
-        self._tx, self._known, self._id = tx, known, known.schedule_id
-        self._schedule = from_definition(known.schedule_id, known.text)
+    def __init__(self, tx: Transaction, stored: StoredSchedule) -> None:
+        self._tx, self._stored, self._id = tx, stored, stored.schedule_id
+        self._schedule = from_definition(stored.schedule_id, stored.text)
         if not self._schedule.target.is_enabled:
-            raise InvalidSchedule("run.enabled", "what it starts is disabled", hint="enabled: true")
+            raise InvalidSchedule("run.enabled", "the target is disabled", hint="enabled: true")
 
     def choices(self, first: int, last: int, limit: int) -> list[Choice]:
         """Decide about up to `limit` ticks from `first` to `last`, both included."""
@@ -110,33 +110,33 @@ class _Backfilling:
             for run_id, run_at, first_run_at, tick_count, status, reason, revision in found
         ]
         meta = self._tx.one("SELECT value FROM meta WHERE name = 'history_from'")
-        state, history_from = self._known.state, 0 if meta is None else int(meta[0]) // 1000
+        state, history_from = self._stored.state, 0 if meta is None else int(meta[0]) // 1000
         unknown = state.created_at // 1000, history_from
         return choose(ticks, rows, until=state.decided_until, unknown=unknown)
 
     def enqueue(self, wanted: Sequence[Add | Revive]) -> None:
-        """Have ticks run: in the rows that they have, or in new ones."""
-        tx, state, target = self._tx, self._known.state, self._schedule.target
+        """Enqueue ticks, in their rows or in new ones."""
+        tx, state, target = self._tx, self._stored.state, self._schedule.target
         policy, new = self._schedule.policy, sum(isinstance(choice, Add) for choice in wanted)
         ids = iter(tx.take_run_ids(new) if new else ())
         for iteration, choice in enumerate(wanted, state.iteration + 1):
             key = run_key(self._id, choice.run_at) if target.may_report else None
-            given = (iteration, state.revision, target.needs, target.inputs_text)
+            columns = (iteration, state.revision, target.needs, target.inputs_text)
             waits = (policy.priority, policy.group, key, detail_text(ReasonDetail(by=tx.by)))
             if isinstance(choice, Revive):
-                tx.run(REVIVE, (choice.row.run_id, tx.now, *given, *waits))
-                tx.tell(RunBackfilled(self._id, choice.row.run_id, choice.run_at, tx.now))
+                tx.run(REVIVE, (choice.row.run_id, tx.now, *columns, *waits))
+                tx.emit(RunBackfilled(self._id, choice.row.run_id, choice.run_at, tx.now))
             else:
                 run_id = next(ids)
-                tx.run(ADD, (run_id, self._id, choice.run_at, tx.now, *given, *waits))
-                tx.tell(RunEnqueued(self._id, run_id, choice.run_at, tx.now, "backfill"))
+                tx.run(ADD, (run_id, self._id, choice.run_at, tx.now, *columns, *waits))
+                tx.emit(RunEnqueued(self._id, run_id, choice.run_at, tx.now, "backfill"))
         tx.run(
             "UPDATE schedule_state SET iteration = iteration + ?1 WHERE schedule_id = ?2",
             (len(wanted), self._id),
         )
 
-    def make_room(self, wanted: Sequence[Add | Revive]) -> None:
-        """Let ranges stand for those of their ticks that get no row of their own."""
+    def shrink_ranges(self, wanted: Sequence[Add | Revive]) -> None:
+        """Remove the wanted ticks from the ranges of skipped ticks that cover them."""
         taken: defaultdict[int, list[int]] = defaultdict(list)
         ranges: dict[int, CoveringRow] = {}
         for choice in wanted:
@@ -147,7 +147,7 @@ class _Backfilling:
         for run_id, row in ranges.items():
             own = taken[run_id]
             left = max(row.tick_count - len(own), 0)
-            if row.run_at not in own:  # the range goes on to its end
+            if row.run_at not in own:  # the range still ends with its own tick
                 self._shorten(row, own, max(left, 1))
             elif left:
                 self._keep_rest(row, own, left)
@@ -159,10 +159,10 @@ class _Backfilling:
                 begins = self._between(own[-1] + 1, row.run_at + 1).first
             begins = begins if count > 1 else None
         self._tx.run(SHORTEN, (row.run_id, begins, count, self._tx.now))
-        self._tx.tell(RangeShortened(self._id, row.run_id, row.run_at, begins, count))
+        self._tx.emit(RangeShortened(self._id, row.run_id, row.run_at, begins, count))
 
     def _keep_rest(self, row: CoveringRow, own: Sequence[int], count: int) -> None:
-        """Have a row of its own for what is left of a range whose last tick is to run."""
+        """Add a row for the rest of a range whose last tick is to run."""
         listed = list(self._between(row.first, own[0])) if self._can_list(row) else []
         ends = self._last_without_row(listed or range(row.first, row.run_at), own)
         if ends is None:
@@ -171,14 +171,14 @@ class _Backfilling:
         (run_id,) = self._tx.take_run_ids(1)
         self._tx.run(KEEP_REST, (row.run_id, run_id, ends, count, begins, self._tx.now))
         reason = row.reason or ""
-        self._tx.tell(RangeShortened(self._id, run_id, ends, begins, count, reason))
+        self._tx.emit(RangeShortened(self._id, run_id, ends, begins, count, reason))
 
     def _can_list(self, row: CoveringRow) -> bool:
-        """Return whether the ticks of a range are surely those that the definition has now.
+        """Return whether the ticks of a range are those of the current definition.
 
-        Else nobody can tell which they were: they stay within what the range says.
+        If not, which ticks they were is unknown: they stay within the bounds of the range.
         """
-        same = row.revision == self._known.state.revision
+        same = row.revision == self._stored.state.revision
         return same and not self._schedule.trigger.needs_past
 
     def _last_without_row(self, instants: Sequence[int], own: Sequence[int]) -> int | None:

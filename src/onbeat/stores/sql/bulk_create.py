@@ -1,6 +1,6 @@
-"""Defining many schedules at once: what is new is written set by set, what is the same is left.
+"""Define many schedules together: new ones are written in batches, unchanged ones are left.
 
-The rest is done one by one in `defining`: an edit, or the return of a schedule that was deleted.
+Other changes are made one by one in `define`: edits, and schedules that were deleted before.
 """
 
 from collections import Counter
@@ -16,9 +16,9 @@ from onbeat.stores.sql.schedule_rows import SET_POSITIONS, is_foreign
 from onbeat.stores.sql.transaction import Row, Transaction, Value
 from onbeat.stores.sql.write_decisions import Decided, carry_out
 
-AT_ONCE = 1000  # schedules whose rows are read and written together
+BATCH = 1000  # schedules whose rows are read and written together
 
-THERE = """
+EXISTING = """
 SELECT schedule_id, definition, revision, source, base, user_id, deleted_at FROM schedules
  WHERE schedule_id IN (?1[])
 """
@@ -39,7 +39,7 @@ INSERT INTO schedule_state (decided_until, schedule_id) VALUES {(?1,?text)}
 """
 
 
-def upsert_plain(
+def upsert_simple(
     tx: Transaction,
     schedules: Sequence[Schedule],
     *,
@@ -47,21 +47,21 @@ def upsert_plain(
     user_id: str,
     but: Collection[str],
 ) -> dict[str, Upserted]:
-    """Define those that are new, and return them with those that are the same already.
+    """Define schedules that are new; return them and those that are unchanged.
 
-    The others are left to be defined one by one: those of `but`, those that are given twice, and
-    all that change or were deleted. The definitions, and all of the schedules, are held.
+    The others are left to be defined one by one: those of `but`, those that are listed twice, and
+    all that change or were deleted. The definitions and all of the schedules are held.
     """
-    given = Counter(each.schedule_id for each in schedules)
-    if len(given) < len(schedules):
-        but = {*but, *(name for name, times in given.items() if times > 1)}
+    counts = Counter(each.schedule_id for each in schedules)
+    if len(counts) < len(schedules):
+        but = {*but, *(name for name, count in counts.items() if count > 1)}
     found: dict[str, Upserted] = {}
-    for begin in range(0, len(schedules), AT_ONCE):
-        some = [each for each in schedules[begin : begin + AT_ONCE] if each.schedule_id not in but]
+    for begin in range(0, len(schedules), BATCH):
+        some = [each for each in schedules[begin : begin + BATCH] if each.schedule_id not in but]
         texts = {each.schedule_id: definition(each) for each in some}
-        there: dict[str, Row] = {row[0]: row for row in tx.all(THERE, (list(texts),))}
-        found |= _unchanged(tx, texts, there, source)
-        new = [each for each in some if each.schedule_id not in there]
+        existing: dict[str, Row] = {row[0]: row for row in tx.all(EXISTING, (list(texts),))}
+        found |= _unchanged(tx, texts, existing, source)
+        new = [each for each in some if each.schedule_id not in existing]
         if new:
             _create(tx, new, texts, source=source or "", user_id=user_id)
         found |= {each.schedule_id: Upserted(each.schedule_id, "created", 1) for each in new}
@@ -69,26 +69,28 @@ def upsert_plain(
 
 
 def check_revisions(tx: Transaction, expected: Mapping[str, int | None]) -> None:
-    """Refuse if a schedule has another revision than is expected; None is that it is not there."""
+    """Refuse if a schedule has another revision than expected; None: it must not exist."""
     names = list(expected)
-    for begin in range(0, len(names), AT_ONCE):
-        some = names[begin : begin + AT_ONCE]
-        there = {row[0]: row[1] for row in tx.all(REVISIONS, (some,)) if not is_foreign(tx, row[2])}
+    for begin in range(0, len(names), BATCH):
+        some = names[begin : begin + BATCH]
+        existing = {
+            row[0]: row[1] for row in tx.all(REVISIONS, (some,)) if not is_foreign(tx, row[2])
+        }
         for name in some:
-            if there.get(name) != expected[name]:
-                raise ChangedSince(name, expected[name], there.get(name))
+            if existing.get(name) != expected[name]:
+                raise ChangedSince(name, expected[name], existing.get(name))
 
 
 def _unchanged(
-    tx: Transaction, texts: Mapping[str, str], there: Mapping[str, Row], source: str | None
+    tx: Transaction, texts: Mapping[str, str], existing: Mapping[str, Row], source: str | None
 ) -> dict[str, Upserted]:
-    """Return those that are there and say the same, as their source does."""
+    """Return the schedules that exist with the same definition, also as their source gave it."""
     found: dict[str, Upserted] = {}
-    for name, row in there.items():
-        _, text, revision, its_source, base, owner, deleted_at = row
+    for name, row in existing.items():
+        _, text, revision, stored_source, base, owner, deleted_at = row
         if text != texts[name] or deleted_at is not None or is_foreign(tx, owner):
             continue
-        if source is None or (its_source, base) == (source, text):
+        if source is None or (stored_source, base) == (source, text):
             found[name] = Upserted(name, "unchanged", revision)
     return found
 
@@ -124,7 +126,7 @@ def _create(
 
 
 def _leave_missed(tx: Transaction, schedules: Sequence[Schedule], state: State) -> dict[str, int]:
-    """Record the single times that were past when they were defined; return up to where."""
+    """Record single times that were past when they were defined; return how far each is decided."""
     positions: dict[str, int] = {}
     missed: list[Decided] = []
     for each in schedules:

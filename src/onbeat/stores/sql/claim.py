@@ -1,6 +1,6 @@
-"""Claiming and announcing runs, and giving back what was not launched.
+"""Claim and announce runs, and hand back runs that were not launched.
 
-A claim gives a run a new fence; whoever comes later with an older one changes nothing.
+A claim gives a run a new fence; a later write with an older fence changes nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,12 +15,14 @@ from onbeat.core.schedule import Schedule, Target
 from onbeat.errors import InvalidSchedule
 from onbeat.events import RunClaimed, RunEnqueued, RunFailed, RunStarted
 from onbeat.ports.store import Attempt, Node
-from onbeat.stores.sql.finish import carry_out_about, free, release_next, settle
+from onbeat.stores.sql.cancel import carry_out_on_run
+from onbeat.stores.sql.finish import release_next
+from onbeat.stores.sql.lost import end_lost_and_expired, free
 from onbeat.stores.sql.rendered_targets import rendered
 from onbeat.stores.sql.rows import (
+    DETACHED,
     END_WAITING,
-    GOES_ON,
-    HAS_PLACE,
+    HOLDS_PLACE,
     WaitingRow,
     end_waiting,
     full_groups,
@@ -45,11 +47,11 @@ ANNOUNCE = f"""
   WITH held (id, token) AS (VALUES {{(?int,?int)}})
 UPDATE schedule_runs AS r
    SET status = 'STARTED', attempt = r.attempt + 1, started_at = ?1, updated_at = ?1,
-       reason = CASE WHEN {GOES_ON} THEN reason END
+       reason = CASE WHEN {DETACHED} THEN reason END
   FROM held
  WHERE r.run_id = held.id AND r.fence = held.token
    AND r.status = 'ENQUEUED' AND r.leased_by || '' = ?2
-   AND (r.request_id <> '' OR r.triggered_by = 'backfill' OR {GOES_ON} OR NOT EXISTS (
+   AND (r.request_id <> '' OR r.triggered_by = 'backfill' OR {DETACHED} OR NOT EXISTS (
         SELECT 1 FROM schedules s WHERE s.schedule_id = r.schedule_id AND s.paused = 1))
 RETURNING run_id
 """
@@ -62,7 +64,7 @@ SELECT run_id, fence FROM schedule_runs
 IN_GROUPS = f"""
 SELECT grp, count(*) FROM schedule_runs INDEXED BY runs_in_group
  WHERE grp IS NOT NULL AND finished_at IS NULL AND grp IN (?1[])
-   AND {HAS_PLACE}
+   AND {HOLDS_PLACE}
  GROUP BY grp
 """
 
@@ -73,7 +75,7 @@ def claim(tx: Transaction, node: Node, *, limit: int) -> list[Attempt]:
         return []
     claiming = _Claiming(tx, node)
     while (left := limit - len(claiming.attempts)) and claiming.look(left):
-        pass  # some of them were not to start after all: there may be more
+        pass  # some were not to start: there may be more
     return claiming.attempts
 
 
@@ -83,11 +85,11 @@ class _Claiming:
     def __init__(self, tx: Transaction, node: Node) -> None:
         self._tx, self._node = tx, node
         self.attempts: list[Attempt] = []
-        self._left_out: set[str] = set()  # schedules that cannot be judged here and now
+        self._left_out: set[str] = set()  # schedules that cannot be judged in this transaction
         self._full = full_groups(tx)
         self._places: dict[str, int] = {}  # of the groups that are held
         self._claims: list[Value] = []  # what CLAIM binds, of those that are not written yet
-        self._is_changed = False  # by the end of a run for which another may have waited
+        self._has_ended_any = False  # a run ended, for which another may have waited
 
     def look(self, limit: int) -> bool:
         """Look at up to `limit` runs, claim those that may start; return whether to look again."""
@@ -98,24 +100,26 @@ class _Claiming:
         if not rows:
             return False
         out: set[str] = set()
-        if tx.is_shared:  # runs of nodes that have fallen silent are not in the way of these
-            _, out = settle(tx, unfinished_of(tx, {row.schedule_id for row in rows}), self._node)
+        if tx.is_shared:  # runs of silent nodes must not be in the way of these
+            _, out = end_lost_and_expired(
+                tx, unfinished_of(tx, {row.schedule_id for row in rows}), self._node
+            )
             self._left_out |= out
         self._hold_groups({row.grp for row in rows if row.grp is not None})
         for row in rows:
-            # What goes on elsewhere has never given its place up.
+            # A detached run still holds its place.
             if row.schedule_id in out or (row.grp in self._full and not row.detached):
                 continue
             schedule = read_definition(row.schedule_id, row.definition)
             if schedule is None:
                 _refuse(tx, row)
-                self._is_changed = True
+                self._has_ended_any = True
             elif self._may_start(row, schedule):
                 self._take_place(None if row.detached else row.grp)
                 self._claims += self._claim(_attempt(tx, row, schedule), row)
         self._write()
-        changed, self._is_changed = self._is_changed, False
-        return len(rows) == limit or bool(out) or changed
+        ended, self._has_ended_any = self._has_ended_any, False
+        return len(rows) == limit or bool(out) or ended
 
     def _may_start(self, row: WaitingRow, schedule: Schedule) -> bool:
         """Judge a run again that was decided before it was due, if anything can be in its way."""
@@ -125,21 +129,21 @@ class _Claiming:
             is_backfill=row.triggered_by == "backfill", was_handed_back=row.was_handed_back,
         )  # fmt: skip
         if run.deadline_at is not None and run.deadline_at <= self._tx.now:
-            return False  # whoever looks for those ends it
+            return False  # `Store.expire` ends it
         if row.detached:
-            return True  # it has started, and is only to be reattached
+            return True  # it has started: the node only reattaches to it
         off = _switched_off(row, schedule, run)
         if off is not None:
             end_waiting(self._tx, row.schedule_id, run, off)
             release_next(self._tx, row.schedule_id)
-            self._is_changed = True
+            self._has_ended_any = True
             return False
         if run.request_id or not run.was_deferred:
             return True
         policy = schedule.policy
         if policy.overlap == "allow" and policy.max_active is None:
-            return True  # nothing is in its way, however much there is
-        self._write()  # those claimed just now are in flight, and may have to make way for it
+            return True  # other runs never block it
+        self._write()  # runs claimed just now are in flight, and may be superseded by it
         return _judge(self._tx, schedule, run)
 
     def _write(self) -> None:
@@ -150,13 +154,13 @@ class _Claiming:
         node_id, now = self._node.node_id, self._tx.now
         self.attempts.append(attempt)
         ids = attempt.schedule_id, attempt.run_id, attempt.run_at
-        self._tx.tell(RunClaimed(*ids, node_id, attempt.fence))
+        self._tx.emit(RunClaimed(*ids, node_id, attempt.fence))
         is_new = row.rendered is None and attempt.is_rendered
         fields = as_json(attempt.target.fields) if is_new else None
         return node_id, attempt.fence, now, fields, attempt.run_id
 
     def _hold_groups(self, names: set[str]) -> None:
-        """Be the only one who claims of these groups; those that others have count as full."""
+        """Lock groups for claiming; groups locked by another transaction count as full."""
         new = sorted(names - self._places.keys() - self._full)
         if not new:
             return
@@ -205,7 +209,7 @@ def hand_back(tx: Transaction, attempts: Sequence[Attempt]) -> None:
 
 
 def skip_condition(tx: Transaction, attempts: Sequence[Attempt]) -> None:
-    """Skip claimed runs whose condition does not hold. The contract is `Store.decline`."""
+    """Skip claimed runs whose condition does not hold. The contract is `Store.skip_condition`."""
     ids = _schedules(attempts)
     tx.hold(ids)
     fences = {attempt.run_id: attempt.fence for attempt in attempts}
@@ -219,7 +223,7 @@ def skip_condition(tx: Transaction, attempts: Sequence[Attempt]) -> None:
 
 
 def to_end(tx: Transaction, node: Node) -> list[tuple[int, int]]:
-    """Return what a node is to end. The contract is `Store.to_end`."""
+    """Return the runs that a node is to cancel. The contract is `Store.to_end`."""
     rows = tx.all(
         "SELECT run_id, fence FROM schedule_runs WHERE leased_by = ?1 AND finished_at IS NULL "
         "AND end_asked_at IS NOT NULL AND status = 'STARTED'",
@@ -229,14 +233,14 @@ def to_end(tx: Transaction, node: Node) -> list[tuple[int, int]]:
 
 
 def _judge(tx: Transaction, schedule: Schedule, run: Run) -> bool:
-    """Judge a run again, carry out what that says, and return whether it may start."""
+    """Judge a run again, carry out the decisions, and return whether it may start."""
     schedule_id = schedule.schedule_id
     unfinished = unfinished_of(tx, [schedule_id]).get(schedule_id, [])
     ids = {other.run_at: other.run_id for other in unfinished if not other.request_id}
-    *others, about_it = recheck_overlap(schedule, run, unfinished, now=tx.now)
+    *others, own = recheck_overlap(schedule, run, unfinished, now=tx.now)
     for decision in others:
-        carry_out_about(tx, schedule_id, decision)
-    match about_it:
+        carry_out_on_run(tx, schedule_id, decision)
+    match own:
         case Launch():
             return True
         case Queue(behind=behind):
@@ -244,28 +248,30 @@ def _judge(tx: Transaction, schedule: Schedule, run: Run) -> bool:
                 "UPDATE schedule_runs SET blocked_by = ?1, updated_at = ?2 WHERE run_id = ?3",
                 (ids[behind], tx.now, run.run_id),
             )
-            ids_of_it = schedule_id, run.run_id, run.run_at
-            tx.tell(RunEnqueued(*ids_of_it, run.due_at, blocked_by=ids[behind]))
+            of_run = schedule_id, run.run_id, run.run_at
+            tx.emit(RunEnqueued(*of_run, run.due_at, blocked_by=ids[behind]))
         case Skip(reason=reason, blocked_by=blocked_by):
             blocker = ids.get(blocked_by) if blocked_by is not None else None
             newer = blocked_by if reason == "superseded" else None
             end_waiting(tx, schedule_id, run, reason, blocked_by=blocker, newer=newer)
         case _:
-            raise AssertionError(f"{about_it} is not about the run")
+            raise AssertionError(f"{own} is not a decision about the run")
     return False
 
 
 def _switched_off(row: WaitingRow, schedule: Schedule, run: Run) -> Reason | None:
-    """Return why a run is not to start: switches are those of now, whatever it was decided by."""
+    """Return why the current definition keeps a run from starting, whatever it was decided by."""
     now = schedule if row.current is None else read_definition(row.schedule_id, row.current)
     off = None if now is None else switched_off(now)
-    if now is not None and off is not None and run.is_asked_for:  # who wants it knows of `enabled`
+    if (
+        now is not None and off is not None and run.is_asked_for
+    ):  # a requested run ignores `enabled`
         return None if now.target.is_enabled else "disabled_target"
     return off
 
 
 def _attempt(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Attempt:
-    """Return what a node gets of a run."""
+    """Return a run as a node gets it."""
     policy, target, inputs = schedule.policy, schedule.target, row.inputs
     is_rendered = row.rendered is not None or target.has_templates
     if row.rendered is not None:
@@ -273,7 +279,7 @@ def _attempt(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Attempt:
     elif target.has_templates:
         try:
             target = rendered(tx, row, schedule)
-        except InvalidSchedule:  # it was defined before there were templates: a plain text
+        except InvalidSchedule:  # defined before templates existed: a plain text
             is_rendered = False
     if is_rendered:
         inputs = target.inputs_text
@@ -306,10 +312,11 @@ def _attempt(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Attempt:
 
 
 def _refuse(tx: Transaction, row: WaitingRow) -> None:
-    """End a waiting run whose definition cannot be read any more."""
-    told = f"the schedule's definition cannot be read: revision {row.revision}"
-    tx.run(END_WAITING, (row.run_id, "FAILED", "invalid_target", tx.now, None, told, None))
-    tx.tell(RunFailed(row.schedule_id, row.run_id, row.run_at, row.attempt, "invalid_target", told))
+    """Fail a waiting run whose definition can no longer be read."""
+    error = f"the schedule's definition cannot be read: revision {row.revision}"
+    tx.run(END_WAITING, (row.run_id, "FAILED", "invalid_target", tx.now, None, error, None))
+    of_run = (row.schedule_id, row.run_id, row.run_at)
+    tx.emit(RunFailed(*of_run, row.attempt, "invalid_target", error))
     release_next(tx, row.schedule_id)
 
 

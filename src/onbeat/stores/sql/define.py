@@ -1,47 +1,27 @@
-"""Defining schedules, pausing and deleting them, starting one by hand, and the gate.
+"""Define and delete schedules.
 
-Whatever moves a due row here first decides the ticks that were planned up to now, so that no tick
-falls between two definitions and none of the past is fired.
+A change that moves a due row first decides the ticks that were planned up to now, so that no tick
+is lost between two definitions and no past tick is fired.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from onbeat.core.decide.edits import is_retimed
 from onbeat.core.decide.follow import encode_happened, ended
-from onbeat.core.decide.outcomes import to_release
-from onbeat.core.decide.plan import catch_up, defined_late, due_at, set_aside, split_stale
-from onbeat.core.runs.decisions import Decision, Due
-from onbeat.core.runs.run import Reason, ReasonDetail, Run, StartedBy, Status, run_key
-from onbeat.core.schedule import Schedule, definition, from_definition
-from onbeat.errors import ChangedSince, InvalidSchedule, NotAllowed
-from onbeat.events import (
-    GateChanged,
-    GroupChanged,
-    RunEnqueued,
-    ScheduleArmed,
-    ScheduleCreated,
-    ScheduleDeleted,
-    ScheduleResumed,
-)
+from onbeat.core.decide.plan import defined_late, set_aside
+from onbeat.core.runs.decisions import Decision
+from onbeat.core.runs.run import Run, Status
+from onbeat.core.schedule import Schedule, definition
+from onbeat.errors import ChangedSince, NotAllowed
+from onbeat.events import ScheduleArmed, ScheduleCreated, ScheduleDeleted
 from onbeat.ports.store import NO_POSITIONS, NOTHING_EXPECTED, InitialPosition, Upserted
-from onbeat.stores.sql.bulk_create import check_revisions, upsert_plain
+from onbeat.stores.sql.bulk_create import check_revisions, upsert_simple
 from onbeat.stores.sql.edits import edit, move_waiting
 from onbeat.stores.sql.followers import happen, keep_follows
-from onbeat.stores.sql.rows import (
-    KEEP,
-    State,
-    cancel_waiting,
-    detail_text,
-    end_waiting,
-    gate_closed_at,
-    gate_is_open,
-    plain,
-    release,
-    replace_due,
-    unfinished_of,
-)
+from onbeat.stores.sql.groups import keep_groups
+from onbeat.stores.sql.rows import State, cancel_waiting, replace_due, unfinished_of
 from onbeat.stores.sql.schedule_rows import (
     KEEP_DEFINITION,
     StoredSchedule,
@@ -49,13 +29,13 @@ from onbeat.stores.sql.schedule_rows import (
     existing,
     find,
     find_all,
-    held,
+    hold_schedule,
     is_foreign,
     keep_definition,
-    rest_schedule,
+    pause_schedule,
     set_positions,
 )
-from onbeat.stores.sql.transaction import Transaction, as_json
+from onbeat.stores.sql.transaction import Transaction
 from onbeat.stores.sql.write_decisions import Decided, carry_out
 from onbeat.stores.sql.zone_data import follow_held
 
@@ -75,22 +55,15 @@ INSERT INTO schedule_state (schedule_id, decided_until) VALUES (?1, ?2)
        last_run_at = NULL, last_success_at = NULL, last_failure_at = NULL, last_exit = NULL,
        last_missed_at = NULL, last_miss_reason = NULL, consecutive_failures = 0
 """
-BEGIN_WITH = """
+
+INIT_STATE = """
 UPDATE schedule_state
    SET last_run_at = ?2, last_success_at = ?3, last_failure_at = ?4, last_exit = ?5,
        last_missed_at = ?6, last_miss_reason = ?7, happened = ?8
  WHERE schedule_id = ?1
 """
+
 KEEP_SOURCE = "UPDATE schedules SET source = ?1, base = ?2 WHERE schedule_id = ?3"
-
-ENQUEUE = """
-INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, status, triggered_by,
-       needs, iteration, revision, inputs, priority, grp, deadline_at, idempotency_key, detail,
-       created_at, updated_at)
-VALUES (?1, ?2, ?3, ?4, ?5, 'ENQUEUED', ?14, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?15, ?5, ?5)
-"""
-
-REOPENED_AT_ONCE = 1000  # schedules, when the gate opens: that many are held in memory
 
 
 def upsert(
@@ -113,51 +86,29 @@ def upsert(
     check_revisions(tx, expected)
     for schedule_id in remove:
         delete(tx, schedule_id)
-    plain = upsert_plain(
+    simple = upsert_simple(
         tx, schedules, source=source, user_id=user_id, but=beginnings.keys() | set(remove)
     )
     retimed = _retimed(tx, [each for each in schedules if each.schedule_id in beginnings])
     done: list[Upserted] = []
     for schedule in schedules:
-        found = plain.get(schedule.schedule_id)
+        found = simple.get(schedule.schedule_id)
         if found is None:
-            beginning = beginnings.get(schedule.schedule_id)
-            found = _upsert(tx, schedule, source, user_id, beginning)
+            position = beginnings.get(schedule.schedule_id)
+            found = _upsert(tx, schedule, source, user_id, position)
         if update_waiting and found.change != "created":
             moved = move_waiting(tx, schedule, found.revision)
             found = Upserted(found.schedule_id, found.change, found.revision, moved)
         done.append(found)
     for schedule, each in zip(schedules, done, strict=True):
-        beginning = beginnings.get(schedule.schedule_id)
-        if beginning is not None and each.change != "created":
-            _arm_anew(tx, schedule, beginning, from_now=schedule.schedule_id in retimed)
+        position = beginnings.get(schedule.schedule_id)
+        if position is not None and each.change != "created":
+            _rearm(tx, schedule, position, from_now=schedule.schedule_id in retimed)
     pairs = zip(schedules, done, strict=True)
     changed = [schedule for schedule, each in pairs if each.change != "unchanged"]
     keep_follows(tx, changed)
-    _keep_groups(tx, changed)
+    keep_groups(tx, changed)
     return done
-
-
-def _keep_groups(tx: Transaction, schedules: Sequence[Schedule]) -> None:
-    """Have the groups of schedules be there: with one place, until somebody says otherwise."""
-    names = {schedule.policy.group for schedule in schedules} - {None}
-    tx.many(
-        "INSERT INTO groups (name, places) VALUES {(?text,1)} ON CONFLICT (name) DO NOTHING",
-        sorted(names),  # type: ignore[type-var]  # without None
-    )
-
-
-def set_group(tx: Transaction, name: str, *, places: int) -> bool:
-    """Say how many places a group has. The contract is `Store.set_group`."""
-    if tx.one("SELECT places FROM groups WHERE name = ?1 FOR UPDATE", (name,)) == (places,):
-        return False
-    tx.run(
-        "INSERT INTO groups (name, places) VALUES (?1, ?2) "
-        "ON CONFLICT (name) DO UPDATE SET places = ?2",
-        (name, places),
-    )
-    tx.tell(GroupChanged(name, places))
-    return True
 
 
 def _upsert(
@@ -165,24 +116,24 @@ def _upsert(
     schedule: Schedule,
     source: str | None,
     user_id: str,
-    beginning: InitialPosition | None,
+    position: InitialPosition | None,
 ) -> Upserted:
-    known, text = find(tx, schedule.schedule_id), definition(schedule)
-    if known is not None and is_foreign(tx, known.state.user_id):
-        problem = f"{schedule.schedule_id} is another owner's"
-        raise NotAllowed(problem, hint="take another id")
-    if known is None or known.deleted:
-        begun = _create(
-            tx, schedule, known, beginning, text=text, source=source or "", user_id=user_id
+    stored, text = find(tx, schedule.schedule_id), definition(schedule)
+    if stored is not None and is_foreign(tx, stored.state.user_id):
+        problem = f"{schedule.schedule_id} belongs to another owner"
+        raise NotAllowed(problem, hint="use another id")
+    if stored is None or stored.deleted:
+        created = _create(
+            tx, schedule, stored, position, text=text, source=source or "", user_id=user_id
         )
-        if beginning is not None and beginning.paused:
-            rest_schedule(tx, schedule.schedule_id, note="")
-        return begun
-    check_change(tx, known)
-    is_new_source = source is not None and (known.source, known.base) != (source, text)
-    done = Upserted(schedule.schedule_id, "unchanged", known.state.revision)
-    if known.text != text:
-        done = edit(tx, known, schedule, text, user_id=user_id)
+        if position is not None and position.paused:
+            pause_schedule(tx, schedule.schedule_id, note="")
+        return created
+    check_change(tx, stored)
+    is_new_source = source is not None and (stored.source, stored.base) != (source, text)
+    done = Upserted(schedule.schedule_id, "unchanged", stored.state.revision)
+    if stored.text != text:
+        done = edit(tx, stored, schedule, text, user_id=user_id)
     if is_new_source:
         tx.run(KEEP_SOURCE, (source, text, schedule.schedule_id))
     return done
@@ -192,7 +143,7 @@ def _create(
     tx: Transaction,
     schedule: Schedule,
     old: StoredSchedule | None,
-    beginning: InitialPosition | None,
+    position: InitialPosition | None,
     *,
     text: str,
     source: str,
@@ -200,167 +151,97 @@ def _create(
 ) -> Upserted:
     revision = old.state.revision + 1 if old is not None else 1
     decided = old.state.decided_run_at if old is not None else 0
-    until, since, begins_at = max(decided, tx.now // 1000), None, tx.now
-    if beginning is not None and beginning.ticked_at is not None:
-        # What was before a deletion was decided then, by what it said then.
+    until, since, created_at = max(decided, tx.now // 1000), None, tx.now
+    if position is not None and position.ticked_at is not None:
+        # Ticks before a deletion were decided then, by the definition of that time.
         deleted_at = 0 if old is None or old.deleted_at is None else old.deleted_at
-        last = max(beginning.ticked_at, deleted_at) // 1000
+        last = max(position.ticked_at, deleted_at) // 1000
         until = since = min(until, max(decided, last))
-        begins_at = min(since * 1000, tx.now)
+        created_at = min(since * 1000, tx.now)
     if old is not None:
-        keep_definition(tx, old, "", max(begins_at, (old.deleted_at or 0) + 1))
-    about = (schedule.schedule_id, source, user_id, text, revision, begins_at, tx.now)
-    tx.run(CREATE, about)
+        keep_definition(tx, old, "", max(created_at, (old.deleted_at or 0) + 1))
+    row = (schedule.schedule_id, source, user_id, text, revision, created_at, tx.now)
+    tx.run(CREATE, row)
     tx.run(CREATE_STATE, (schedule.schedule_id, until))
-    state = State(until, decided, 0, 0, begins_at, revision, user_id)
-    if beginning is not None:
-        state = _begin_with(tx, schedule, state, beginning)
+    state = State(until, decided, 0, 0, created_at, revision, user_id)
+    if position is not None:
+        state = _with_past(tx, schedule, state, position)
     if old is None and since is None and schedule.ticks_once:
         missed, until = defined_late(schedule, state.past, now=tx.now)
         carry_out(tx, [Decided(schedule, state, [missed])] if missed is not None else [])
     (run_at,) = set_positions(tx, [(schedule, state, until)])
-    tx.tell(ScheduleCreated(schedule.schedule_id, revision, text, run_at, user_id, since))
+    tx.emit(ScheduleCreated(schedule.schedule_id, revision, text, run_at, user_id, since))
     return Upserted(schedule.schedule_id, "created", revision)
 
 
-def _begin_with(
-    tx: Transaction, schedule: Schedule, state: State, beginning: InitialPosition
+def _with_past(
+    tx: Transaction, schedule: Schedule, state: State, position: InitialPosition
 ) -> State:
-    """Have a new schedule know of what was before: its next tick may follow from that."""
+    """Store what a new schedule did elsewhere before: its next tick may follow from that."""
     happened = None
-    succeeded = beginning.last_success_at
+    succeeded = position.last_success_at
     if succeeded is not None and schedule.trigger.needs_past:
         until, past = state.decided_until, state.past
         happened = encode_happened(
             ended(schedule.trigger, past, "", Status.SUCCESS, now=succeeded, until=until)
         )
     tx.run(
-        BEGIN_WITH,
-        (schedule.schedule_id, beginning.last_run_at, succeeded, beginning.last_failure_at,
-         beginning.last_exit, beginning.last_missed_at, beginning.last_miss_reason, happened),
+        INIT_STATE,
+        (schedule.schedule_id, position.last_run_at, succeeded, position.last_failure_at,
+         position.last_exit, position.last_missed_at, position.last_miss_reason, happened),
     )  # fmt: skip
     return replace(state, happened=happened)
 
 
 def _retimed(tx: Transaction, schedules: Sequence[Schedule]) -> set[str]:
-    """Return which of these schedules are there, and would tick at other times than they do."""
-    given = {schedule.schedule_id: schedule for schedule in schedules}
+    """Return which of these schedules exist and would tick at other times than now."""
+    new = {schedule.schedule_id: schedule for schedule in schedules}
     return {
-        known.schedule_id
-        for known in (find_all(tx, list(given)) if given else ())
-        if is_retimed(known.schedule(), given[known.schedule_id])
+        stored.schedule_id
+        for stored in (find_all(tx, list(new)) if new else ())
+        if is_retimed(stored.schedule(), new[stored.schedule_id])
     }
 
 
-def _arm_anew(
-    tx: Transaction, schedule: Schedule, beginning: InitialPosition, *, from_now: bool
+def _rearm(
+    tx: Transaction, schedule: Schedule, position: InitialPosition, *, from_now: bool
 ) -> None:
-    """Give a schedule that has come to rest the tick that follows its last success.
+    """Give a schedule without a next tick the tick that follows its last success.
 
-    If that tick is past, it is due at once; or `from_now` its delay is counted from now: an edit
-    that changes when a schedule ticks starts nothing of the past.
+    If that tick is past, it is due immediately; with `from_now` its delay counts from now instead:
+    an edit that changes when a schedule ticks starts nothing of the past.
     """
-    known, succeeded = existing(tx, schedule.schedule_id), beginning.last_success_at
-    if known.paused or known.run_at is not None or succeeded is None:
+    stored, succeeded = existing(tx, schedule.schedule_id), position.last_success_at
+    if stored.paused or stored.run_at is not None or succeeded is None:
         return
     if not schedule.trigger.needs_past or unfinished_of(tx, [schedule.schedule_id]):
         return
-    until = max(known.state.decided_until, tx.now // 1000)  # what is past by now is due at once
-    trigger, past = schedule.trigger, known.state.past
+    until = max(stored.state.decided_until, tx.now // 1000)  # a past tick is due immediately
+    trigger, past = schedule.trigger, stored.state.past
     happened = ended(trigger, past, "", Status.SUCCESS, now=succeeded, until=until)
     first = trigger.next_after(until, replace(past, happened=happened))
     if from_now and first == until + 1:
         happened = ended(trigger, past, "", Status.SUCCESS, now=tx.now, until=until)
-    happen(tx, known, schedule, happened)
+    happen(tx, stored, schedule, happened)
     armed = existing(tx, schedule.schedule_id)
     if armed.run_at is not None:
-        tx.tell(ScheduleArmed(schedule.schedule_id, armed.run_at))
-
-
-def pause(tx: Transaction, schedule_id: str, *, note: str, until: int | None) -> bool:
-    """Pause a schedule. The contract is `Store.pause`."""
-    known = held(tx, schedule_id)
-    if known.paused and until == known.paused_until and note in ("", known.pause_note):
-        return False
-    rest_schedule(tx, schedule_id, note=note or known.pause_note, until=until)
-    return True
-
-
-def resume(tx: Transaction, schedule_id: str, *, catchup: bool) -> bool:
-    """Resume a schedule. The contract is `Store.resume`."""
-    known = held(tx, schedule_id)
-    if not known.paused:
-        return False
-    _resume(tx, known, catchup=catchup)
-    return True
-
-
-def go_on_after_rest(tx: Transaction, schedule_ids: Sequence[str]) -> None:
-    """Resume schedules, which are held, whose pause is over."""
-    for known in find_all(tx, schedule_ids) if schedule_ids else []:
-        _resume(tx, known, catchup=False)
-
-
-def _resume(tx: Transaction, known: StoredSchedule, *, catchup: bool) -> None:
-    schedule_id = known.schedule_id
-    tx.run(
-        "UPDATE schedules SET paused = 0, pause_note = '', paused_until = NULL, updated_at = ?1 "
-        "WHERE schedule_id = ?2",
-        (tx.now, schedule_id),
-    )
-    # One that was to end by itself has, whenever somebody gets round to it; a tick at its very end
-    # is not of it.
-    end = None if known.paused_until is None else known.paused_until - 1
-    over = end is not None and end < tx.now
-    next_ticks = reopen(tx, [known], "paused", end if over else None, catchup=catchup)
-    tx.run(
-        "UPDATE schedule_state SET consecutive_failures = 0 WHERE schedule_id = ?1", (schedule_id,)
-    )
-    if not next_ticks:  # it cannot be read: the planner will say so
-        replace_due(tx, [(schedule_id, Due(tx.now // 1000, tx.now))])
-    tx.tell(ScheduleResumed(schedule_id, *next_ticks))
-
-
-def set_gate(tx: Transaction, *, is_open: bool) -> bool:
-    """Open or close the gate. The contract is `Store.set_gate`."""
-    tx.hold_gate()
-    if gate_is_open(tx) == is_open:
-        return False
-    if is_open:
-        closed = ReasonDetail(since=gate_closed_at(tx), until=tx.now)
-        tx.run("DELETE FROM meta WHERE name = 'gate_closed_at'")
-        waited = tx.all(
-            "SELECT schedule_id FROM due WHERE run_at <= ?1 UNION SELECT r.schedule_id "
-            "FROM schedule_runs r JOIN schedules s USING (schedule_id) WHERE r.finished_at IS NULL "
-            "AND r.status = 'ENQUEUED' AND s.paused = 0 AND s.deleted_at IS NULL ORDER BY 1",
-            (tx.now // 1000,),  # whatever the due row says: what is due may have been put off
-        )
-        for begin in range(0, len(waited), REOPENED_AT_ONCE):
-            ids = [row[0] for row in waited[begin : begin + REOPENED_AT_ONCE]]
-            tx.hold(ids)
-            follow_held(tx, ids)
-            live = [known for known in find_all(tx, ids) if not (known.paused or known.deleted)]
-            reopen(tx, live, "gate_off", known_of_it=closed)
-    else:
-        tx.run(KEEP, ("gate_closed_at", str(tx.now)))
-    tx.tell(GateChanged(is_open))
-    return True
+        tx.emit(ScheduleArmed(schedule.schedule_id, armed.run_at))
 
 
 def delete(tx: Transaction, schedule_id: str, *, expected: int | None = None) -> bool:
     """Delete a schedule. The contract is `Store.delete`."""
-    known = held(tx, schedule_id)
-    if expected is not None and expected != known.state.revision:
-        raise ChangedSince(schedule_id, expected, known.state.revision)
-    check_change(tx, known)
-    schedule = known.schedule()
+    stored = hold_schedule(tx, schedule_id)
+    if expected is not None and expected != stored.state.revision:
+        raise ChangedSince(schedule_id, expected, stored.state.revision)
+    check_change(tx, stored)
+    schedule = stored.schedule()
     unfinished = unfinished_of(tx, [schedule_id]).get(schedule_id, [])
     if schedule is not None:
-        run_at = known.first_undecided(schedule)
+        run_at = stored.first_undecided(schedule)
         if run_at is not None:
-            past = known.state.past
+            past = stored.state.past
             undecided = set_aside(schedule, run_at, past, now=tx.now, reason="canceled")
-            _carry_out(tx, known, schedule, [undecided] if undecided else [], unfinished)
+            _carry_out(tx, stored, schedule, [undecided] if undecided else [], unfinished)
     for run in unfinished:
         if run.status is Status.ENQUEUED and not run.detached:
             cancel_waiting(tx, schedule_id, run, "the schedule was deleted")
@@ -370,110 +251,21 @@ def delete(tx: Transaction, schedule_id: str, *, expected: int | None = None) ->
     )
     replace_due(tx, [(schedule_id, None)])
     tx.run("DELETE FROM follows WHERE schedule_id = ?1", (schedule_id,))
-    keep_definition(tx, known, known.text, tx.now)
-    first = (schedule_id, 0, known.state.created_at, "")  # until then there was nothing
-    tx.run(KEEP_DEFINITION, first)
-    tx.tell(ScheduleDeleted(schedule_id))
+    keep_definition(tx, stored, stored.text, tx.now)
+    before_creation = (schedule_id, 0, stored.state.created_at, "")
+    tx.run(KEEP_DEFINITION, before_creation)
+    tx.emit(ScheduleDeleted(schedule_id))
     return True
-
-
-def enqueue(
-    tx: Transaction,
-    schedule_id: str,
-    cause: tuple[StartedBy, str],
-    *,
-    request_id: str,
-    inputs: Mapping[str, object] | None,
-) -> int:
-    """Start a run beside the ticks, and return its id. The contract is `Store.enqueue`."""
-    known = held(tx, schedule_id)
-    there = tx.one(
-        "SELECT run_id FROM schedule_runs WHERE schedule_id = ?1 AND request_id = ?2",
-        (schedule_id, request_id),
-    )
-    if there is not None:
-        return int(there[0])
-    schedule = from_definition(schedule_id, known.text)
-    if not schedule.target.is_enabled:
-        raise InvalidSchedule("run.enabled", "what it starts is disabled", hint="enabled: true")
-    given = {**schedule.target.inputs, **(inputs or {})}
-    (run_id,), run_at, iteration = tx.take_run_ids(1), tx.now // 1000, known.state.iteration + 1
-    policy, wait, key = schedule.policy, schedule.policy.start_deadline, None
-    triggered_by, note = cause
-    if schedule.target.may_report:
-        key = run_key(schedule_id, run_at, request_id)
-    tx.run(
-        ENQUEUE,
-        (run_id, schedule_id, run_at, request_id, tx.now, schedule.target.needs, iteration,
-         known.state.revision, as_json(given) if given else None, policy.priority, policy.group,
-         None if wait is None else tx.now + wait, key, triggered_by,
-         detail_text(ReasonDetail(by=tx.by, note=plain(note)))),
-    )  # fmt: skip
-    tx.run(
-        "UPDATE schedule_state SET iteration = ?1 WHERE schedule_id = ?2", (iteration, schedule_id)
-    )
-    tx.tell(RunEnqueued(schedule_id, run_id, run_at, tx.now, triggered_by))
-    return run_id
-
-
-def reopen(
-    tx: Transaction,
-    stopped: Iterable[StoredSchedule],
-    reason: Reason,
-    end: int | None = None,
-    *,
-    catchup: bool = False,
-    known_of_it: ReasonDetail | None = None,
-) -> list[int | None]:
-    """Go on after a pause or a gap: nothing of the past starts, unless it is asked for.
-
-    It was over at `end`, or is right now. Returns the next tick of each. What cannot be read is
-    left as it is: the planner will say so.
-    """
-    end = tx.now if end is None else end
-    readable = [(known, found) for known in stopped if (found := known.schedule()) is not None]
-    ids = [known.schedule_id for known, _ in readable]
-    unfinished = unfinished_of(tx, ids)
-    for known, schedule in readable:
-        stale, others = split_stale(schedule, unfinished.get(known.schedule_id, ()), now=end)
-        detail = known.pause_detail(end) if reason == "paused" else known_of_it
-        for run in stale:
-            end_waiting(tx, known.schedule_id, run, reason, known=detail)
-        release(tx, known.schedule_id, to_release(others, now=tx.now))
-    unfinished = unfinished_of(tx, ids)
-    decided: list[Decided] = []
-    went_by: set[str] = set()  # those that had a tick in the meantime
-    for known, schedule in readable:
-        run_at, past = known.first_undecided(schedule), known.state.past
-        if run_at is None or run_at > end // 1000:
-            continue
-        if reason != "paused" and due_at(schedule, run_at, past) > tx.now:
-            continue  # nothing has kept it from starting in time
-        went_by.add(known.schedule_id)
-        detail = known.pause_detail(end) if reason == "paused" else known_of_it
-        aside = set_aside(schedule, run_at, past, now=end, reason=reason, detail=detail)
-        left = unfinished.get(known.schedule_id, ())
-        if aside is not None:
-            decisions = catch_up(schedule, aside, left, past, now=tx.now) if catchup else (aside,)
-            decided.append(Decided(schedule, known.state, decisions, left))
-    carry_out(tx, decided)
-    states = {known.schedule_id: known.state for known in find_all(tx, ids)}
-    positions: list[tuple[Schedule, State, int]] = []
-    for _, schedule in readable:
-        state = states[schedule.schedule_id]
-        until = end // 1000 if schedule.schedule_id in went_by else 0
-        positions.append((schedule, state, max(state.decided_until, until)))
-    return set_positions(tx, positions)
 
 
 def _carry_out(
     tx: Transaction,
-    known: StoredSchedule,
+    stored: StoredSchedule,
     schedule: Schedule,
     decisions: Sequence[Decision],
     unfinished: Sequence[Run],
 ) -> StoredSchedule:
-    """Carry decisions out, and return the schedule as that leaves it."""
+    """Carry out decisions; return the schedule as it is afterwards."""
     if decisions:
-        carry_out(tx, [Decided(schedule, known.state, decisions, unfinished)])
-    return existing(tx, known.schedule_id)
+        carry_out(tx, [Decided(schedule, stored.state, decisions, unfinished)])
+    return existing(tx, stored.schedule_id)

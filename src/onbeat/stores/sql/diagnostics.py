@@ -1,4 +1,4 @@
-"""What a doctor reads of a store: plain facts, from tables that may be of another program's."""
+"""The facts about a store that `onbeat doctor` judges."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ MOST_DEFINITIONS = 10_000
 FAILING = 5  # runs in a row
 PARKED_LATELY = 600_000  # milliseconds
 
-OVER = """
+WITHOUT_TICKS = """
 SELECT s.schedule_id FROM schedules s LEFT JOIN due d USING (schedule_id)
  WHERE s.deleted_at IS NULL AND s.paused = 0 AND d.schedule_id IS NULL
    AND NOT EXISTS (SELECT 1 FROM follows f
@@ -55,51 +55,51 @@ SELECT min(finished_at) FROM (SELECT finished_at FROM schedule_runs ORDER BY run
 
 @dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """How things stand, as far as a doctor asks. Of names there are a few of each kind."""
+    """The state of a store as doctor checks it, with up to MOST_NAMES names of each kind."""
 
     overview: Overview
     figures: StoreFigures
     tz: str  # the zone data that due rows were computed with; empty: none yet
-    over: Sequence[str] = ()  # schedules that will never have a tick again by themselves
+    over: Sequence[str] = ()  # schedules that have no more ticks
     failing: Sequence[str] = ()
     stuck: Sequence[str] = ()  # schedules with runs that take too long
-    parked: Sequence[str] = ()  # those that could not be planned lately
+    parked: Sequence[str] = ()  # schedules that could not be planned lately
     definitions: Sequence[tuple[str, str]] = ()
     runs: int = 0
-    first_ended: int | None = None  # when the oldest run that is kept has ended
+    first_ended: int | None = None  # when the oldest stored run ended
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseFacts:
-    """What came of looking at a database."""
+    """The result of looking at a database."""
 
-    standing: StoreFacts | None = None  # None: it could not be read
-    problem: str = ""  # why it could not be used as it is
+    standing: StoreFacts | None = None  # None: the tables could not be read
+    problem: str = ""  # why it cannot be used as it is
     hint: str = ""
     is_there: bool = True
     schema: int = 0
-    known_schema: int = 0  # what this program makes of it
-    damage: str = ""  # what its own check says; empty: nothing
-    is_checked: bool | None = True  # whether that check came to its end; None: it was not made
+    known_schema: int = 0  # the schema of this program
+    damage: str = ""  # what SQLite's own check found; empty: nothing
+    is_checked: bool | None = True  # whether that check was completed; None: not attempted
     wal: int = 0  # bytes
     postgres: "PostgresFacts | None" = None
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresFacts:
-    """A PostgreSQL server, as far as a doctor asks."""
+    """A PostgreSQL server, as doctor checks it."""
 
     version: int
     clock: int  # milliseconds
-    asked_at: int  # by the clock here, when it told its own
+    asked_at: int  # by the local clock, when `clock` was read
     is_pooled: bool
     connections_left: int
-    lacks: Sequence[str] = field(default_factory=tuple)  # what the user may not do
-    settings: Mapping[str, str] = field(default_factory=dict)  # of the server, as it names them
+    lacks: Sequence[str] = field(default_factory=tuple)  # privileges that the user lacks
+    settings: Mapping[str, str] = field(default_factory=dict)  # of the server, by name
 
 
 def examine(tx: Transaction) -> StoreFacts:
-    """Read how things stand."""
+    """Read the facts."""
     parked = [
         event.schedule_id
         for (body,) in tx.all(PARKED, (tx.now - PARKED_LATELY,))
@@ -111,7 +111,7 @@ def examine(tx: Transaction) -> StoreFacts:
         queries.overview(tx),
         queries.figures(tx),
         zone_data(tx),
-        over=[row[0] for row in tx.all(OVER, (MOST_NAMES,))],
+        over=[row[0] for row in tx.all(WITHOUT_TICKS, (MOST_NAMES,))],
         failing=[row[0] for row in tx.all(FAILED_OFTEN, (FAILING, MOST_NAMES))],
         stuck=[row[0] for row in tx.all(STUCK, (MOST_NAMES,))],
         parked=sorted(set(parked)),

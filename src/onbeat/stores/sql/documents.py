@@ -1,4 +1,4 @@
-"""What the systems keep beside schedules: JSON by kind and name, each with its owner."""
+"""Documents that systems store beside schedules: JSON by kind and name, each with its owner."""
 
 from collections.abc import Collection, Sequence
 
@@ -22,26 +22,28 @@ INSERT INTO documents (kind, name, body, user_id, updated_at) VALUES (?1, ?2, ?3
 
 
 def keep(tx: Transaction, kind: str, name: str, body: object, *, user_id: str) -> None:
-    """Keep a document. The contract is `Store.keep`."""
+    """Store a document. The contract is `Store.keep`."""
     if not json_can_say(body):
-        hint = "texts, finite numbers, lists, and names that are texts"
-        raise InvalidSchedule(name, "it holds more than JSON can say", hint=hint)
+        hint = "strings, finite numbers, lists, and objects with string keys"
+        raise InvalidSchedule(name, "not serializable as JSON", hint=hint)
     text = (encoded := msgspec.json.encode(body)).decode()
     if len(encoded) > LONGEST:
-        raise InvalidSchedule(name, "it is too long", hint="1 MiB at most")
+        raise InvalidSchedule(
+            name, f"{len(encoded)} bytes of JSON are too long", hint="1 MiB at most"
+        )
     sql = "SELECT user_id FROM documents WHERE kind = ?1 AND name = ?2 AND body = ?3"
     same = tx.one(sql, (kind, name, text))
     if same is not None and not is_foreign(tx, str(same[0])):
         return
-    # Who was first owns it, also if another comes at the same moment.
-    whose = (user_id, 0) if tx.only_of is None else (tx.only_of, 1)
-    if not tx.run(KEEP, (kind, name, text, whose[0], tx.now, whose[1])):
-        raise NotAllowed(f"{name} is another owner's", hint="take another name")
-    tx.tell(DocumentKept(kind, name))
+    # The first writer owns it, even if another writes at the same moment.
+    owner, must_own = (user_id, 0) if tx.only_of is None else (tx.only_of, 1)
+    if not tx.run(KEEP, (kind, name, text, owner, tx.now, must_own)):
+        raise NotAllowed(f"{name} belongs to another owner", hint="use another name")
+    tx.emit(DocumentKept(kind, name))
 
 
 def kept(tx: Transaction, kind: str, name: str) -> DocumentRow | None:
-    """Return a document, if it is there for whoever asks."""
+    """Return a document that the caller may see, or None."""
     sql = f"SELECT {COLUMNS} FROM documents WHERE kind = ?1 AND name = ?2"
     row = tx.one(sql, (kind, name))
     return None if row is None or is_foreign(tx, str(row[3])) else _document(row)
@@ -57,28 +59,28 @@ def kept_all(
     but: Collection[str],
 ) -> list[DocumentRow]:
     """Return documents of a kind by name. The contract is `Store.kept_all`."""
-    given: list[Value | Sequence[Value]] = [kind, after]
-    # Left to itself, SQLite would walk through all of a kind, as they come in order.
+    values: list[Value | Sequence[Value]] = [kind, after]
+    # Without the hint SQLite would read all documents of a kind, as they are in name order.
     index = "" if since is None else "INDEXED BY documents_by_time "
     sql = f"SELECT {COLUMNS} FROM documents {index}WHERE kind = ?1 AND name > ?2"
     for column, value in (("updated_at >=", since), ("user_id =", tx.only_of)):
         if value is not None:
-            given.append(value)
-            sql += f" AND {column} ?{len(given)}"
+            values.append(value)
+            sql += f" AND {column} ?{len(values)}"
     if but:
-        given.append(list(but))
-        sql += f" AND NOT name IN (?{len(given)}[])"
-    given.append(2**62 if limit is None else limit)
-    sql += f" ORDER BY name LIMIT ?{len(given)}"
-    return [_document(row) for row in tx.all(sql, given)]
+        values.append(list(but))
+        sql += f" AND NOT name IN (?{len(values)}[])"
+    values.append(2**62 if limit is None else limit)
+    sql += f" ORDER BY name LIMIT ?{len(values)}"
+    return [_document(row) for row in tx.all(sql, values)]
 
 
 def forget(tx: Transaction, kind: str, name: str) -> bool:
-    """Forget a document. The contract is `Store.forget`."""
+    """Delete a document. The contract is `Store.forget`."""
     if kept(tx, kind, name) is None:
         return False
     tx.run("DELETE FROM documents WHERE kind = ?1 AND name = ?2", (kind, name))
-    tx.tell(DocumentForgotten(kind, name))
+    tx.emit(DocumentForgotten(kind, name))
     return True
 
 

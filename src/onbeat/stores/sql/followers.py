@@ -1,7 +1,7 @@
 """Ticks that follow an event: the end of a run, or a start of the scheduler.
 
-Whoever tells of an event holds the schedules that follow it as well, so that their due rows are
-written in the transaction that makes it true.
+A transaction in which such an event happens also holds the schedules that follow it, and writes
+their due rows.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -30,12 +30,12 @@ FOLLOWERS = "SELECT DISTINCT schedule_id FROM follows WHERE followed IN (?1[]) O
 
 
 def followers(tx: Transaction, followed: Collection[str]) -> list[str]:
-    """Return the schedules that have ticks when these end."""
+    """Return the schedules that follow any of these."""
     return [row[0] for row in tx.all(FOLLOWERS, (list(followed),))]
 
 
 def hold_with_followers(tx: Transaction, schedule_ids: Collection[str]) -> set[str]:
-    """Hold schedules and those that follow them; return which of them are followed."""
+    """Hold schedules and their followers; return which of them are followed."""
     if tx.one("SELECT 1 FROM follows LIMIT 1") is None:
         tx.hold(schedule_ids)
         return set()
@@ -47,57 +47,60 @@ def hold_with_followers(tx: Transaction, schedule_ids: Collection[str]) -> set[s
 
 
 def cause(tx: Transaction, schedule_id: str, status: Status) -> None:
-    """Give ticks to what follows a run of this schedule that has ended so. All are held."""
+    """Give ticks to the followers of a schedule, whose run has ended so. All are held."""
     if status not in ENDINGS:
         return
     ids = followers(tx, [schedule_id])
     if ids:
         follow_held(tx, ids)
-    for known in find_all(tx, ids):
-        schedule = known.schedule()
-        if schedule is None or known.deleted:
+    for stored in find_all(tx, ids):
+        schedule = stored.schedule()
+        if schedule is None or stored.deleted:
             continue
-        past, until = known.state.past, known.state.decided_until
-        own = [""] if known.schedule_id == schedule_id else []  # it may name itself as well
+        past, until = stored.state.past, stored.state.decided_until
+        own = [""] if stored.schedule_id == schedule_id else []  # it may also follow itself by name
         for name in (*own, schedule_id):
             happened = ended(schedule.trigger, past, name, status, now=tx.now, until=until)
             past = replace(past, happened=happened)
-        happen(tx, known, schedule, past.happened)
+        happen(tx, stored, schedule, past.happened)
 
 
 def cause_startup(tx: Transaction) -> None:
-    """Give ticks to what follows a start of the scheduler."""
+    """Give ticks to schedules that follow a start of the scheduler."""
     ids = followers(tx, [STARTUP])
     tx.hold(ids)
     follow_held(tx, ids)
-    for known in find_all(tx, ids):
-        schedule = known.schedule()
-        if schedule is not None and not known.deleted:
-            until = known.state.decided_until
-            happened = started(schedule.trigger, known.state.past, now=tx.now, until=until)
-            happen(tx, known, schedule, happened)
+    for stored in find_all(tx, ids):
+        schedule = stored.schedule()
+        if schedule is not None and not stored.deleted:
+            until = stored.state.decided_until
+            happened = started(schedule.trigger, stored.state.past, now=tx.now, until=until)
+            happen(tx, stored, schedule, happened)
 
 
 def happen(
-    tx: Transaction, known: StoredSchedule, schedule: Schedule, happened: Mapping[str, TriggerCause]
+    tx: Transaction,
+    stored: StoredSchedule,
+    schedule: Schedule,
+    happened: Mapping[str, TriggerCause],
 ) -> None:
-    """Keep what has happened, and move the due row if its tick is sooner."""
+    """Store what has happened, and move the due row if that gives an earlier tick."""
     tx.run(
         "UPDATE schedule_state SET happened = ?1 WHERE schedule_id = ?2",
-        (encode_happened(happened), known.schedule_id),
+        (encode_happened(happened), stored.schedule_id),
     )
-    if known.paused:
+    if stored.paused:
         return
-    past = replace(known.state.past, happened=happened)
-    due = next_due(schedule, known.state.decided_until, past)
-    if due is not None and (known.run_at is None or due.run_at < known.run_at):
-        replace_due(tx, [(known.schedule_id, due)])
+    past = replace(stored.state.past, happened=happened)
+    due = next_due(schedule, stored.state.decided_until, past)
+    if due is not None and (stored.run_at is None or due.run_at < stored.run_at):
+        replace_due(tx, [(stored.schedule_id, due)])
 
 
 def keep_follows(tx: Transaction, schedules: Sequence[Schedule]) -> None:
-    """Keep what schedules follow; refuse what is not there, and what would go round in a circle.
+    """Store what schedules follow; refuse schedules that do not exist, and cycles.
 
-    The definitions are held, so that nobody else adds to them.
+    The definitions are held: no other transaction adds to them.
     """
     if tx.one("SELECT 1 FROM follows LIMIT 1") is not None:
         ids = [schedule.schedule_id for schedule in schedules]
@@ -109,25 +112,28 @@ def keep_follows(tx: Transaction, schedules: Sequence[Schedule]) -> None:
     if not new:
         return
     tx.many("INSERT INTO follows (followed, schedule_id) VALUES {(?text,?text)}", new)
-    there = tx.all(
+    rows = tx.all(
         "SELECT schedule_id FROM schedules WHERE deleted_at IS NULL AND schedule_id IN (?1[])",
         (new[::2],),
     )
-    known = {STARTUP, *(row[0] for row in there)}
+    existing_ids = {STARTUP, *(row[0] for row in rows)}
     for schedule in schedules:
-        for followed in sorted(follows(schedule) - known):
-            problem = f"{schedule.schedule_id} follows {followed!r}, which is not there"
-            raise InvalidSchedule("after.schedule", problem, hint="define that one first, or both")
-    if circle := _circle(tx, [schedule.schedule_id for schedule in schedules]):
+        for followed in sorted(follows(schedule) - existing_ids):
+            problem = f"{schedule.schedule_id} follows {followed!r}, which does not exist"
+            raise InvalidSchedule(
+                "after.schedule", problem, hint="define it first, or both together"
+            )
+    if cycle := _cycle(tx, [schedule.schedule_id for schedule in schedules]):
         raise InvalidSchedule(
-            "after.schedule", followed_schedules(circle), hint="leave one of these out"
+            "after.schedule", followed_schedules(cycle), hint="remove one of these"
         )
 
 
-def _circle(tx: Transaction, schedule_ids: Sequence[str]) -> list[str]:
-    """Return the way by which one of these follows itself through others, if it does.
+def _cycle(tx: Transaction, schedule_ids: Sequence[str]) -> list[str]:
+    """Return a path by which one of these follows itself, or an empty list.
 
-    What nothing follows is in no circle. Of the others two statements read all that they follow.
+    A schedule that nothing follows is not part of a cycle. For the others, one statement reads all
+    that they follow.
     """
     followed = {row[0] for row in tx.all(FOLLOWED, (list(schedule_ids),))}
     names = [name for name in schedule_ids if name in followed]

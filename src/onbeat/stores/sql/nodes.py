@@ -1,4 +1,4 @@
-"""The nodes of a store: who is alive, and what becomes of the runs of those who are not."""
+"""The nodes of a store: registration, heartbeats, and the runs of silent nodes."""
 
 from collections.abc import Collection
 
@@ -6,13 +6,13 @@ from onbeat.core.time.zones import VERSION
 from onbeat.events import NodeLost, NodeStarted, NodeStopped
 from onbeat.ports.store import HeartbeatResult, Node, RescueResult
 from onbeat.stores.sql import zone_data
-from onbeat.stores.sql.finish import end_runs_of, free
 from onbeat.stores.sql.followers import cause_startup, hold_with_followers
+from onbeat.stores.sql.lost import end_runs_of, free
 from onbeat.stores.sql.restored import refuse_half_restored
 from onbeat.stores.sql.transaction import Transaction, as_json
 
-AT_ONCE = 500  # schedules of a silent node that are decided in one transaction
-EVERY = 2**62
+BATCH = 500  # schedules of a silent node that are decided in one transaction
+NO_LIMIT = 2**62
 
 SILENT = """
 SELECT node_id, name FROM nodes WHERE alive_until < ?1 AND node_id <> ?2
@@ -40,7 +40,7 @@ INSERT INTO node_times (node_id, name, plans, started_at) VALUES (?1, ?2, ?3, ?4
     ON CONFLICT (node_id, started_at) DO UPDATE SET ended_at = NULL, is_lost = 0
 """
 
-# Those that were found silent were up until their lease ended; nothing later is known of them.
+# A silent node counts as up until its lease ended; nothing later is known.
 UP_UNTIL_SILENT = """
 UPDATE node_times AS t SET is_lost = 1, ended_at = coalesce(
         (SELECT CASE WHEN alive_until < ?2 THEN alive_until ELSE ?2 END FROM nodes n
@@ -50,9 +50,9 @@ UPDATE node_times AS t SET is_lost = 1, ended_at = coalesce(
 
 UP_UNTIL = "UPDATE node_times SET ended_at = ?2 WHERE node_id = ?1 AND ended_at IS NULL"
 
-ITS_ROW = "SELECT 1 FROM nodes WHERE node_id = ?1 FOR UPDATE"
+LOCK_NODE = "SELECT 1 FROM nodes WHERE node_id = ?1 FOR UPDATE"
 
-UNKNOWN_TO_IT = """
+HELD_BEFORE = """
 SELECT run_id, fence, schedule_id FROM schedule_runs INDEXED BY unfinished_runs
  WHERE finished_at IS NULL AND leased_by = ?1 AND updated_at < ?2
  ORDER BY schedule_id
@@ -65,10 +65,10 @@ SELECT run_id, fence, schedule_id, status FROM schedule_runs INDEXED BY unfinish
 
 
 def register(tx: Transaction, node: Node, found: RescueResult) -> RescueResult:
-    """Enter a node. The contract is `Store.register`.
+    """Register a node. The contract is `Store.register`.
 
-    `found` has what was decided of silent nodes before. On a store that is not shared, whoever
-    registers is alone: every other node is dead, whatever its lease says.
+    `found` counts what was decided of silent nodes before. On a store that is not shared the node
+    is alone: every other node is dead, whatever its lease says.
     """
     refuse_half_restored(tx)
     if not tx.is_shared:
@@ -82,32 +82,32 @@ def register(tx: Transaction, node: Node, found: RescueResult) -> RescueResult:
     )  # fmt: skip
     plans = int("plan" in node.roles)
     tx.run(UP_SINCE, (node.node_id, node.name, plans, tx.now))
-    tx.tell(NodeStarted(node.node_id, node.name, found.lost, found.handed_back))
+    tx.emit(NodeStarted(node.node_id, node.name, found.lost, found.handed_back))
     if is_start:
         cause_startup(tx)
     return found
 
 
 def _is_start(tx: Transaction) -> bool:
-    """Return whether no other node plans: the scheduler starts. Nobody else finds so at once."""
+    """Return whether no other node plans: the scheduler starts. Only one node can find so."""
     tx.hold_definitions()
     others = tx.all("SELECT roles FROM nodes WHERE alive_until >= ?1", (tx.now,))
     return not any('"plan"' in roles for (roles,) in others)
 
 
 def _end_all(tx: Transaction) -> RescueResult:
-    """Decide what any other node holds, listed or not."""
+    """Decide the runs that other nodes hold, registered or not."""
     names: dict[str, str] = dict(tx.all("SELECT node_id, name FROM nodes"))
-    listed_or_not = sorted(names.keys() | {row[0] for row in tx.all(LEASED_BY)})
+    node_ids = sorted(names.keys() | {row[0] for row in tx.all(LEASED_BY)})
     found = RescueResult()
-    for node_id in listed_or_not:
+    for node_id in node_ids:
         found += _give_up(tx, node_id, names.get(node_id, ""))
     tx.run("DELETE FROM nodes")
     return found
 
 
 def end_orphans(tx: Transaction) -> RescueResult:
-    """Decide runs of nodes that are not on the list: none should be, and none is left to itself."""
+    """Decide runs of nodes that are not registered: there should be none."""
     found = RescueResult()
     for (node_id,) in tx.all(f"{LEASED_BY} AND leased_by NOT IN (SELECT node_id FROM nodes)"):
         found += _give_up(tx, node_id, "")
@@ -115,33 +115,33 @@ def end_orphans(tx: Transaction) -> RescueResult:
 
 
 def _give_up(tx: Transaction, node_id: str, name: str) -> RescueResult:
-    """Decide all that a node holds."""
-    ids = [row[0] for row in tx.all(HELD_SCHEDULES, (node_id, EVERY))]
+    """Decide all runs that a node holds."""
+    ids = [row[0] for row in tx.all(HELD_SCHEDULES, (node_id, NO_LIMIT))]
     hold_with_followers(tx, ids)
     found = RescueResult(*end_runs_of(tx, [node_id], ids))
     tx.run(UP_UNTIL_SILENT, (node_id, tx.now))
-    tx.tell(NodeLost(node_id, name, found.lost, found.handed_back))
+    tx.emit(NodeLost(node_id, name, found.lost, found.handed_back))
     return found
 
 
 def rescue(tx: Transaction, node: Node) -> RescueResult | None:
-    """Decide what a silent node holds. The contract is `Store.rescue`."""
+    """Decide the runs of a silent node. The contract is `Store.rescue`."""
     row = tx.one(SILENT, (tx.now, node.node_id)) if tx.is_shared else None
     if row is None:
         return None
     node_id, name = row
-    ids = [row[0] for row in tx.all(HELD_SCHEDULES, (node_id, AT_ONCE))]
+    ids = [row[0] for row in tx.all(HELD_SCHEDULES, (node_id, BATCH))]
     hold_with_followers(tx, ids)
     found = RescueResult(*end_runs_of(tx, [node_id], ids))
-    if len(ids) < AT_ONCE:
+    if len(ids) < BATCH:
         tx.run(UP_UNTIL_SILENT, (node_id, tx.now))
         tx.run("DELETE FROM nodes WHERE node_id = ?1", (node_id,))
-        tx.tell(NodeLost(node_id, name, found.lost, found.handed_back))
+        tx.emit(NodeLost(node_id, name, found.lost, found.handed_back))
     return found
 
 
 def heartbeat(tx: Transaction, node: Node) -> HeartbeatResult:
-    """Say that a node is alive. The contract is `Store.heartbeat`."""
+    """Renew the lease of a node. The contract is `Store.heartbeat`."""
     row = tx.one(
         "UPDATE nodes SET alive_until = ?1, offers = ?2 WHERE node_id = ?3 RETURNING stop_asked",
         (tx.now + node.lease, as_json(sorted(node.offers)), node.node_id),
@@ -152,26 +152,24 @@ def heartbeat(tx: Transaction, node: Node) -> HeartbeatResult:
     if tx.is_shared:
         silent = tx.one("SELECT 1 FROM nodes WHERE alive_until < ?1 LIMIT 1", (tx.now,))
     return HeartbeatResult(
-        is_known=True, is_asked_to_stop=bool(row[0]), others_are_silent=silent is not None
+        is_known=True, is_stop_requested=bool(row[0]), others_are_silent=silent is not None
     )
 
 
 def ask_to_stop(tx: Transaction, node_ids: Collection[str]) -> int:
-    """Have nodes stop in good order. The contract is `Store.ask_to_stop`."""
+    """Ask nodes to stop. The contract is `Store.ask_to_stop`."""
     return tx.run("UPDATE nodes SET stop_asked = 1 WHERE node_id IN (?1[])", (list(node_ids),))
 
 
 def release_unknown(
     tx: Transaction, node: Node, known: Collection[tuple[int, int]], *, before: int
 ) -> int:
-    """Free what a node holds and does not know of. The contract is `Store.disown`."""
-    # Whatever of this node's calls is still under way keeps its row: wait for that to end.
-    if tx.one(ITS_ROW, (node.node_id,)) is None:
+    """Free runs that a node holds and does not know. The contract is `Store.release_unknown`."""
+    # A call of this node that is still under way locks its row: wait for its end.
+    if tx.one(LOCK_NODE, (node.node_id,)) is None:
         return 0
     rows = [
-        row
-        for row in tx.all(UNKNOWN_TO_IT, (node.node_id, before))
-        if (row[0], row[1]) not in known
+        row for row in tx.all(HELD_BEFORE, (node.node_id, before)) if (row[0], row[1]) not in known
     ]
     tx.hold({schedule_id for _, _, schedule_id in rows})
     free(tx, [value for run_id, fence, _ in rows for value in (run_id, fence)])
@@ -179,16 +177,16 @@ def release_unknown(
 
 
 def unregister(tx: Transaction, node: Node) -> None:
-    """Take a node off the list. The contract is `Store.unregister`."""
-    # As above: a call of this node's that is still under way may have given it runs.
-    if tx.one(ITS_ROW, (node.node_id,)) is None:
+    """Remove a node. The contract is `Store.unregister`."""
+    # As above: a call of this node that is still under way may have given it runs.
+    if tx.one(LOCK_NODE, (node.node_id,)) is None:
         return
     tx.run("UPDATE nodes SET alive_until = 0 WHERE node_id = ?1", (node.node_id,))
     held = tx.all(HELD, (node.node_id,))
     claimed = [row for row in held if row[3] == "ENQUEUED"]
     tx.hold({schedule_id for _, _, schedule_id, _ in claimed})
     free(tx, [value for run_id, fence, *_ in claimed for value in (run_id, fence)])
-    if len(claimed) == len(held):  # else whoever looks for silent nodes decides the others
+    if len(claimed) == len(held):  # else `rescue` decides the others
         tx.run("DELETE FROM nodes WHERE node_id = ?1", (node.node_id,))
     tx.run(UP_UNTIL, (node.node_id, tx.now))
-    tx.tell(NodeStopped(node.node_id))
+    tx.emit(NodeStopped(node.node_id))

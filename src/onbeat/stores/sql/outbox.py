@@ -1,8 +1,8 @@
-"""The outbox: events that somebody may want to hear of in, messages for channels out.
+"""The outbox: notable events in, messages for channels out.
 
-Event rows are marked, and a look takes marks away in the transaction that writes the messages: so
-each is looked at once, by whichever node, whatever crashes. A message is `sending`, committed,
-before it is sent; one that stays so is in doubt, and is not sent again.
+Notable event rows are marked; a transaction that writes their messages removes the marks. So each
+row is processed once, by any node, whatever crashes. A message is committed as `sending` before it
+is sent; a message that stays so is in doubt, and is not sent again.
 """
 
 from collections.abc import Collection
@@ -16,8 +16,8 @@ from onbeat.ports.rows import ChannelRow, OutboxStep, OutboxWork, StoredEvent
 from onbeat.ports.store import Compose
 from onbeat.stores.sql.transaction import Transaction, as_json
 
-OLDEST = 3_600_000  # milliseconds: what happened before that, when first looked at, is not told
-LONGEST_SENDING = 120_000  # milliseconds after which a message that is being sent is in doubt
+OLDEST = 3_600_000  # milliseconds: older events are dropped without a message
+LONGEST_SENDING = 120_000  # milliseconds until a message that is being sent is in doubt
 LONGEST_ERROR = 1_000  # characters
 
 HAS_MARKS = "SELECT 1 FROM events WHERE to_notify IS NOT NULL LIMIT 1"
@@ -50,7 +50,8 @@ UPDATE outbox SET state = 'sending', attempts = attempts + 1, due_at = ?2, error
  WHERE message_id = ?1 AND state = 'waiting'
 """
 
-# One that was in doubt is known now. Nobody else has sent it since: its attempts would tell.
+# The outcome of a message in doubt may arrive late. No other node has sent it since: `attempts`
+# would differ.
 SETTLE = """
 UPDATE outbox SET state = ?3, due_at = ?4, sent_at = ?5, error = ?6
  WHERE message_id = ?1 AND attempts = ?2 AND state IN ('sending', 'in_doubt')
@@ -77,7 +78,7 @@ FORGET = "DELETE FROM outbox WHERE state <> 'sending' AND coalesce(sent_at, due_
 
 
 def to_send(tx: Transaction, channels: Collection[str]) -> OutboxWork:
-    """Return what there is to be done. The contract is `Store.to_send`."""
+    """Return the pending work. The contract is `Store.to_send`."""
     rows = tx.all(DUE, (tx.now,))
     return OutboxWork(
         has_marks=tx.one(HAS_MARKS) is not None,
@@ -87,79 +88,79 @@ def to_send(tx: Transaction, channels: Collection[str]) -> OutboxWork:
 
 
 def collect(tx: Transaction, compose: Compose, *, limit: int) -> OutboxStep:
-    """Make messages of marked events. The contract is `Store.collect_notices`."""
+    """Write messages for marked events. The contract is `Store.collect_notices`."""
     rows = tx.all(TAKE_MARKS, (limit,))
     if not rows:
         return OutboxStep(0)
-    young = [row for row in rows if row[1] >= tx.now - OLDEST]
-    happened = [StoredEvent(at, event) for _, at, body in young for event in decode_events(body)]
+    recent = [row for row in rows if row[1] >= tx.now - OLDEST]
+    happened = [StoredEvent(at, event) for _, at, body in recent for event in decode_events(body)]
     composed = compose(happened)
-    for channel, told, every in composed:
-        _add(tx, channel, told, every)
+    for channel, content, every in composed:
+        _add(tx, channel, content, every)
     tx.run("UPDATE events SET to_notify = NULL WHERE event_id IN (?1[])", ([r[0] for r in rows],))
-    return OutboxStep(len(rows), len(composed), len(rows) - len(young), is_full=len(rows) == limit)
+    return OutboxStep(len(rows), len(composed), len(rows) - len(recent), is_full=len(rows) == limit)
 
 
-def _add(tx: Transaction, channel: str, told: MessageContent, every: int) -> None:
-    """Write a message, or join it to one of which nothing was sent yet."""
+def _add(tx: Transaction, channel: str, content: MessageContent, every: int) -> None:
+    """Write a message, or append it to the newest one if that was never attempted."""
     newest, due_at = tx.one(NEWEST, (channel,)), tx.now
     if newest is not None:
         message_id, state, attempts, body, sent_at = newest
         if state == "waiting" and not attempts:
-            both = _BUNDLE.decode(body).joined(told)
+            both = _BUNDLE.decode(body).joined(content)
             tx.run("UPDATE outbox SET body = ?2 WHERE message_id = ?1", (message_id, as_json(both)))
             return
-        # No later than that from now, should the clock have been set back since.
+        # At most `every` from now, in case the clock was moved backward since.
         due_at = min(max(tx.now, sent_at + every), tx.now + every)
-    tx.run(ADD, (channel, as_json(told), tx.now, due_at))
+    tx.run(ADD, (channel, as_json(content), tx.now, due_at))
 
 
 def take(tx: Transaction, channel: str) -> OutgoingMessage | None:
-    """Take a message to be sent now. The contract is `Store.take_letter`."""
+    """Take a message to send. The contract is `Store.take_message`."""
     row = tx.one(TAKE, (tx.now, channel))
     if row is None:
         return None
     message_id, body, created_at, attempts = row
     if not tx.run(BEGIN, (message_id, tx.now + LONGEST_SENDING)):
         return None
-    # A database that was put back counts messages anew, at other times.
+    # A restored database reuses message ids, but not with the same creation time.
     stored = tx.one("SELECT value FROM meta WHERE name = 'store_id'")
     key = sha256(f"{stored and stored[0]}:{message_id}:{created_at}".encode()).hexdigest()
     return OutgoingMessage(message_id, channel, key, _BUNDLE.decode(body), created_at, attempts + 1)
 
 
 def settle(tx: Transaction, letter: OutgoingMessage, settled: DeliveryResult) -> bool:
-    """Keep what came of a delivery. The contract is `Store.settle_letter`."""
+    """Record the result of a delivery. The contract is `Store.record_delivery`."""
     state, error = settled.state, settled.error[:LONGEST_ERROR]
     sent_at = tx.now if state == "sent" else None
-    kept = (state, tx.now + settled.wait, sent_at, error or None)
-    if not tx.run(SETTLE, (letter.message_id, letter.attempt, *kept)):
+    values = (state, tx.now + settled.wait, sent_at, error or None)
+    if not tx.run(SETTLE, (letter.message_id, letter.attempt, *values)):
         return False
     about, count = (letter.channel, letter.message_id, letter.attempt), letter.bundle.count
     match state:
         case "sent":
-            tx.tell(NoticeSent(*about, count, error))
+            tx.emit(NoticeSent(*about, count, error))
         case "failed":
-            tx.tell(NoticeFailed(*about, error))
+            tx.emit(NoticeFailed(*about, error))
         case "in_doubt":
-            tx.tell(NoticeInDoubt(*about, error))
+            tx.emit(NoticeInDoubt(*about, error))
         case "waiting":
             pass
     return True
 
 
 def doubt_silent(tx: Transaction) -> int:
-    """Give messages up that stayed on their way. The contract is `Store.doubt_letters`."""
+    """Mark messages in doubt that are `sending` for too long. Contract: `Store.mark_in_doubt`."""
     error = "its node fell silent while it was being sent"
     rows = tx.all(TAKE_SILENT, (tx.now,))
     for message_id, channel, attempts in rows:
         tx.run(DOUBT, (message_id, error))
-        tx.tell(NoticeInDoubt(channel, message_id, attempts, error))
+        tx.emit(NoticeInDoubt(channel, message_id, attempts, error))
     return len(rows)
 
 
 def channels(tx: Transaction) -> list[ChannelRow]:
-    """Return what became of the messages of each channel, by name."""
+    """Return the channels and the states of their messages, by name."""
     counts: dict[str, dict[str, int]] = {}
     sent: dict[str, int] = {}
     for channel, state, count, sent_at in tx.all(CHANNELS):
@@ -174,7 +175,7 @@ def channels(tx: Transaction) -> list[ChannelRow]:
 
 
 def forget(tx: Transaction, before: int) -> None:
-    """Remove messages that are over, or were for a channel that is no more, since then."""
+    """Delete messages that were finished before then, or were due then for a removed channel."""
     tx.run(FORGET, (before,))
 
 

@@ -1,4 +1,4 @@
-"""Deciding ticks: due rows in, run rows and the next due rows out, in one transaction."""
+"""Decide ticks: due rows in, run rows and the next due rows out, in one transaction."""
 
 from collections.abc import Sequence
 
@@ -8,8 +8,8 @@ from onbeat.core.schedule import Schedule, from_definition
 from onbeat.events import RunEndAsked, ScheduleParked
 from onbeat.ports.store import Node, PlanFunction, PlanResult
 from onbeat.stores.sql import zone_data
-from onbeat.stores.sql.define import go_on_after_rest
-from onbeat.stores.sql.finish import settle
+from onbeat.stores.sql.lost import end_lost_and_expired
+from onbeat.stores.sql.pause import resume_after_pause
 from onbeat.stores.sql.rows import (
     State,
     gate_is_open,
@@ -20,7 +20,7 @@ from onbeat.stores.sql.rows import (
 from onbeat.stores.sql.transaction import Row, Transaction
 from onbeat.stores.sql.write_decisions import Decided, carry_out
 
-PARKED = 5 * 60_000  # how long a definition rests that cannot be read or planned
+PARKED = 5 * 60_000  # milliseconds until a definition that cannot be planned is tried again
 
 
 def plan_due(
@@ -28,28 +28,28 @@ def plan_due(
 ) -> PlanResult:
     """Decide up to `limit` due rows, in time order. The contract is `Store.plan_due`.
 
-    What is over is decided first, so that it is in nobody's way; a pause that is over ends.
+    Pauses that have ended are resumed first, and lost or expired runs are ended.
     """
     starts_for = node if node is not None and may_start(tx, node) else None
     if starts_for is None:
         tx.keep_gate()
         if not gate_is_open(tx):
             return PlanResult(0)
-    known = zone_data.ZoneDataState(tx)
-    if known.is_newer:
+    zones = zone_data.ZoneDataState(tx)
+    if zones.is_newer:
         return PlanResult(0, is_outdated=True)
     taken = tx.take_due(limit)
     is_full = len(taken) == limit
-    if known.cursor is not None:  # some due rows may be of older zone data
-        taken = zone_data.follow_taken(tx, known.cursor, taken)
-    resting = [row[0] for row in taken if row[-1]]
-    go_on_after_rest(tx, resting)
-    rows = [row for row in taken if not row[-1]] if resting else taken
+    if zones.cursor is not None:  # some due rows may be of older zone data
+        taken = zone_data.follow_taken(tx, zones.cursor, taken)
+    paused = [row[0] for row in taken if row[-1]]
+    resume_after_pause(tx, paused)
+    rows = [row for row in taken if not row[-1]] if paused else taken
     unfinished = unfinished_of(tx, [row[0] for row in rows]) if rows else {}
-    changed, out = settle(tx, unfinished, node)
+    changed, out = end_lost_and_expired(tx, unfinished, node)
     rows = [row for row in rows if row[0] not in out] if out else rows
     if not rows:
-        return PlanResult(len(resting), is_full=bool(resting))
+        return PlanResult(len(paused), is_full=bool(paused))
     if changed:
         unfinished = unfinished_of(tx, [row[0] for row in rows])
     decided: list[Decided] = []
@@ -61,7 +61,7 @@ def plan_due(
         try:
             found, schedule, state = _plan_one(row, plan, left, tx.now)
         except Exception as broken:  # noqa: BLE001 - one poisoned definition must not hurt the others
-            tx.tell(ScheduleParked(schedule_id, f"{type(broken).__name__}: {broken}"[:500]))
+            tx.emit(ScheduleParked(schedule_id, f"{type(broken).__name__}: {broken}"[:500]))
             due.append((schedule_id, Due(row[1], tx.now + PARKED)))
             continue
         due.append((schedule_id, found.due))
@@ -71,12 +71,12 @@ def plan_due(
     done = carry_out(tx, decided, starts_for, slots)
     write_due(tx, due)
     return PlanResult(
-        len(rows) + len(resting),
-        is_full or bool(resting),  # those that go on may have ticks that are due
+        len(rows) + len(paused),
+        is_full or bool(paused),  # resumed schedules may have ticks that are due
         done.attempts,
         done.enqueued,
         frozenset(needed - node.offers) if node is not None else frozenset(),
-        asks=any(isinstance(event, RunEndAsked) for event in tx.events),
+        has_cancel_requests=any(isinstance(event, RunEndAsked) for event in tx.events),
     )
 
 

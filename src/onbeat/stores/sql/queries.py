@@ -1,4 +1,4 @@
-"""Reading what is kept. Nothing here changes anything, but for what `prune` removes."""
+"""Queries of what is stored, and `prune`, which removes old history."""
 
 from collections.abc import Collection, Sequence
 
@@ -48,9 +48,9 @@ USER = "coalesce((SELECT user_id FROM schedules s WHERE s.schedule_id = r.schedu
 COLUMNS = [USER if name == "user" else name for name in RunRow.__dataclass_fields__]
 RUNS = f"SELECT {', '.join(COLUMNS)} FROM schedule_runs r WHERE TRUE"
 
-OF_OWNER = "SELECT schedule_id FROM schedules WHERE user_id = ?1 AND user_id <> ''"
-OF_SOURCE = "SELECT schedule_id FROM schedules WHERE source = ?1"
-FEW = 100  # schedules whose runs are looked for by schedule, rather than the latest first
+SCHEDULES_OF_OWNER = "SELECT schedule_id FROM schedules WHERE user_id = ?1 AND user_id <> ''"
+SCHEDULES_OF_SOURCE = "SELECT schedule_id FROM schedules WHERE source = ?1"
+FEW = 100  # schedules owner runs are read by schedule rather than by descending run id
 
 PLANNED_BETWEEN = (
     "SELECT run_id FROM schedule_runs INDEXED BY run_of_tick WHERE run_at >= {} AND run_at < {}"
@@ -66,11 +66,11 @@ SELECT event_id, at, body FROM events
 SEARCHED = [f"lower(s.{column}) LIKE {{0}} ESCAPE '\\'" for column in ("schedule_id", "definition")]
 
 FAR = 2**62
-MOST_AWAITED = 5  # shown of the runs that targets have accepted
+MOST_AWAITED = 5  # accepted runs that the overview lists
 
 UNFINISHED = ("ENQUEUED", "STARTED")
 STUCK = "finished_at IS NULL AND status = 'STARTED' AND stuck_at IS NOT NULL"  # not between retries
-ENDED_OTHERWISE = ("FAILED", "SKIPPED", "CANCELED")  # each has an index: mostly they are few
+ENDED_OTHERWISE = ("FAILED", "SKIPPED", "CANCELED")  # each has an index: they are mostly few
 
 COUNT_SCHEDULES = """
 SELECT (SELECT count(*) FROM schedules WHERE {own})
@@ -117,8 +117,8 @@ DELETE FROM schedule_runs WHERE run_id IN (
      WHERE finished_at < ?1)
 """
 
-# What an unfinished run was decided under is kept: it starts, and is tried again, by that. So is
-# that its schedule was deleted since: then it is not.
+# The definition of an unfinished run is kept: it starts and is retried by it. So is the mark that
+# its schedule was deleted since: then it is not retried.
 FORGET_DEFINITIONS = """
 DELETE FROM past_definitions WHERE until_at < ?1 AND NOT EXISTS (
     SELECT 1 FROM schedule_runs r
@@ -139,26 +139,28 @@ def schedules(
     tx: Transaction, which: ScheduleFilter = ALL, *, after: str = "", limit: int | None = None
 ) -> list[ScheduleRow]:
     """Return schedules, by id. The contract is `Store.schedules`."""
-    asked, begins = _Conditions(), SCHEDULES
-    asked.if_given("s.source = {}", which.source)
+    conditions, select = _Conditions(), SCHEDULES
+    conditions.add_if("s.source = {}", which.source)
     for owner in (which.owner, tx.only_of):
-        # As its index says it, which has those of owners only.
-        asked.if_given("s.user_id = {} AND s.user_id <> ''" if owner else "s.user_id = {}", owner)
-    asked.if_given("s.schedule_id > {}", after or None)
+        # The condition of the index, which has only schedules with an owner.
+        conditions.add_if(
+            "s.user_id = {} AND s.user_id <> ''" if owner else "s.user_id = {}", owner
+        )
+    conditions.add_if("s.schedule_id > {}", after or None)
     if which.paused is not None:
-        asked.add("s.paused = " + ("1" if which.paused else "0"))
+        conditions.add("s.paused = " + ("1" if which.paused else "0"))
     if which.failing:
-        begins = begins.replace("schedule_state t", "schedule_state t INDEXED BY failing_schedules")
+        select = select.replace("schedule_state t", "schedule_state t INDEXED BY failing_schedules")
     if which.failing is not None:
-        asked.add("t.consecutive_failures " + ("> 0" if which.failing else "= 0"))
+        conditions.add("t.consecutive_failures " + ("> 0" if which.failing else "= 0"))
     if which.ids is not None:
-        asked.add("s.schedule_id IN ({}[])", list(which.ids))
+        conditions.add("s.schedule_id IN ({}[])", list(which.ids))
     if which.search:
         like = f"%{_escaped(which.search.lower())}%"
-        asked.add(f"({' OR '.join(SEARCHED)})", like)
-    bounded = "" if limit is None else f"LIMIT {asked.number(limit)}"
-    sql = f"{begins} {asked.where} ORDER BY s.schedule_id {bounded}"
-    return [_schedule(row) for row in tx.all(sql, asked.values)]
+        conditions.add(f"({' OR '.join(SEARCHED)})", like)
+    bounded = "" if limit is None else f"LIMIT {conditions.number(limit)}"
+    sql = f"{select} {conditions.where} ORDER BY s.schedule_id {bounded}"
+    return [_schedule(row) for row in tx.all(sql, conditions.values)]
 
 
 def schedule(tx: Transaction, schedule_id: str) -> ScheduleRow | None:
@@ -169,66 +171,68 @@ def schedule(tx: Transaction, schedule_id: str) -> ScheduleRow | None:
 
 def runs(tx: Transaction, which: RunFilter, *, limit: int) -> list[RunRow]:
     """Return runs, latest first."""
-    asked, begins = _Conditions(), RUNS
-    asked.if_given("schedule_id = {}", which.schedule_id)
+    conditions, select = _Conditions(), RUNS
+    conditions.add_if("schedule_id = {}", which.schedule_id)
     if which.status in ENDED_OTHERWISE:
-        asked.add(f"status = '{which.status}'")  # as its index says it
+        conditions.add(f"status = '{which.status}'")  # the condition of its index
     else:
-        asked.if_given("status = {}", which.status)
+        conditions.add_if("status = {}", which.status)
     if which.status in UNFINISHED:
-        begins = begins.replace("runs r", "runs r INDEXED BY unfinished_runs")
-        asked.add("finished_at IS NULL")
+        select = select.replace("runs r", "runs r INDEXED BY unfinished_runs")
+        conditions.add("finished_at IS NULL")
     is_between = which.since is not None and which.until is not None
     if is_between and which.schedule_id is None:
-        planned = PLANNED_BETWEEN.format(asked.number(which.since), asked.number(which.until))
-        if tx.is_shared:  # else PostgreSQL would go through all that came later
+        planned = PLANNED_BETWEEN.format(
+            conditions.number(which.since), conditions.number(which.until)
+        )
+        if tx.is_shared:  # else PostgreSQL would scan all later runs
             first = f"({planned} OFFSET 0) AS planned JOIN schedule_runs r USING (run_id)"
-            begins = begins.replace("schedule_runs r", first)
+            select = select.replace("schedule_runs r", first)
         else:
-            asked.add(f"run_id IN ({planned})")
+            conditions.add(f"run_id IN ({planned})")
     if which.reason is not None:
-        asked.add("reason = {} AND reason IS NOT NULL", which.reason)
-    asked.if_given("triggered_by = {}", which.triggered_by)
+        conditions.add("reason = {} AND reason IS NOT NULL", which.reason)
+    conditions.add_if("triggered_by = {}", which.triggered_by)
     if which.triggered_by not in (None, "timer"):
-        asked.add("triggered_by <> 'timer'")
-    asked.if_given("run_at >= {}", which.since)
-    asked.if_given("run_at < {}", which.until)
-    asked.if_given("run_id < {}", which.before)
+        conditions.add("triggered_by <> 'timer'")
+    conditions.add_if("run_at >= {}", which.since)
+    conditions.add_if("run_at < {}", which.until)
+    conditions.add_if("run_id < {}", which.before)
     if which.is_stuck:
-        asked.add(STUCK)
-    for whose, value in ((OF_SOURCE, which.source), (OF_OWNER, tx.only_of)):
+        conditions.add(STUCK)
+    for ids_of, value in ((SCHEDULES_OF_SOURCE, which.source), (SCHEDULES_OF_OWNER, tx.only_of)):
         if value is None:
             continue
-        ids = [row[0] for row in tx.all(f"{whose} LIMIT ?2", (value, FEW + 1))]
+        ids = [row[0] for row in tx.all(f"{ids_of} LIMIT ?2", (value, FEW + 1))]
         if len(ids) > FEW:
-            asked.add(f"schedule_id IN ({whose.replace('?1', '{}')})", value)
-        else:  # all of their runs are less than all there are
-            asked.add("schedule_id IN ({}[])", ids)
-            if "INDEXED" not in begins:
-                begins = begins.replace("runs r", "runs r INDEXED BY runs_of_schedule")
-    bounded = asked.number(limit)
-    sql = f"{begins} {asked.where} ORDER BY run_id DESC LIMIT {bounded}"
-    return [_run(row) for row in tx.all(sql, asked.values)]
+            conditions.add(f"schedule_id IN ({ids_of.replace('?1', '{}')})", value)
+        else:  # their runs are fewer than all runs
+            conditions.add("schedule_id IN ({}[])", ids)
+            if "INDEXED" not in select:
+                select = select.replace("runs r", "runs r INDEXED BY runs_of_schedule")
+    bounded = conditions.number(limit)
+    sql = f"{select} {conditions.where} ORDER BY run_id DESC LIMIT {bounded}"
+    return [_run(row) for row in tx.all(sql, conditions.values)]
 
 
 def run(tx: Transaction, run_id: int) -> RunRow | None:
     """Return one run."""
-    asked = _Conditions()
-    asked.add("run_id = {}", run_id)
+    conditions = _Conditions()
+    conditions.add("run_id = {}", run_id)
     if tx.only_of is not None:
-        asked.add(f"schedule_id IN ({OF_OWNER.replace('?1', '{}')})", tx.only_of)
-    row = tx.one(f"{RUNS} {asked.where}", asked.values)
+        conditions.add(f"schedule_id IN ({SCHEDULES_OF_OWNER.replace('?1', '{}')})", tx.only_of)
+    row = tx.one(f"{RUNS} {conditions.where}", conditions.values)
     return None if row is None else _run(row)
 
 
 class _Conditions:
-    """What a question asks for, as a WHERE goes on, and the values of it."""
+    """The conditions of a WHERE clause, and their values."""
 
     def __init__(self) -> None:
         self._clauses: list[str] = []
         self.values: list[Value | Sequence[Value]] = []
 
-    def if_given(self, clause: str, value: Value) -> None:
+    def add_if(self, clause: str, value: Value) -> None:
         if value is not None:
             self.add(clause, value)
 
@@ -249,15 +253,17 @@ def _escaped(text: str) -> str:
 
 
 def events(tx: Transaction, *, after: int, but: Collection[int] = (), limit: int) -> list[EventRow]:
-    """Return what happened: what concerns one schedule in the order of commits."""
+    """Return events; those of one schedule are in the order of commits. See `Store.events`."""
     found: list[EventRow] = []
-    while True:  # whoever sees only their own may have to look at many of others
-        asked = _Conditions()
-        asked.add("event_id > {}", after)
+    while True:  # a restricted caller may have to skip many events of others
+        conditions = _Conditions()
+        conditions.add("event_id > {}", after)
         if but:
-            asked.add("NOT event_id IN ({}[])", list(but))
-        bounded = asked.number(limit)
-        rows = tx.all(f"{EVENTS} {asked.where} ORDER BY event_id LIMIT {bounded}", asked.values)
+            conditions.add("NOT event_id IN ({}[])", list(but))
+        bounded = conditions.number(limit)
+        rows = tx.all(
+            f"{EVENTS} {conditions.where} ORDER BY event_id LIMIT {bounded}", conditions.values
+        )
         found += _own(tx, _events(rows))
         own = sorted({row.event_id for row in found})
         if len(rows) < limit or len(own) >= limit:
@@ -281,7 +287,7 @@ def newest_event(tx: Transaction, *, before: int | None) -> int:
 def audit(
     tx: Transaction, *, schedule_id: str | None, before: tuple[int, int] | None, limit: int
 ) -> list[EventRow]:
-    """Return what somebody had done. The contract is `Store.audit`."""
+    """Return events that a caller caused. The contract is `Store.audit`."""
     found: list[EventRow] = []
     before = (FAR, 0) if before is None else before
     last = before[0]
@@ -310,13 +316,13 @@ def _events(rows: Sequence[Row]) -> list[EventRow]:
 
 
 def about(row: EventRow) -> str | None:
-    """Return the schedule that an event is about, if it is about one."""
+    """Return the id of the schedule that an event is about, if any."""
     found: str | None = getattr(row.event, "schedule_id", None)
     return found
 
 
 def _own(tx: Transaction, found: list[EventRow]) -> list[EventRow]:
-    """Return those events that whoever asks may hear of: of their schedules, and of the gate."""
+    """Return the events that the caller may see: of its schedules, and of the gate."""
     if tx.only_of is None:
         return found
     ids = {about(each) for each in found} - {None}
@@ -334,20 +340,20 @@ def next_due(tx: Transaction, *, after: int) -> int | None:
 
 
 def overview(tx: Transaction) -> Overview:
-    """Return what `status` tells."""
-    own = "TRUE" if tx.only_of is None else f"schedule_id IN ({OF_OWNER})"
-    whose: Bindings = () if tx.only_of is None else (tx.only_of,)
-    counted = tx.one(COUNT_SCHEDULES.format(own=own), whose)
-    now = f"?{len(whose) + 1}"
-    due = tx.one(COUNT_DUE.format(own=own, now=now), (*whose, tx.now))
+    """Return the overview that `onbeat status` shows."""
+    own = "TRUE" if tx.only_of is None else f"schedule_id IN ({SCHEDULES_OF_OWNER})"
+    owner: Bindings = () if tx.only_of is None else (tx.only_of,)
+    counted = tx.one(COUNT_SCHEDULES.format(own=own), owner)
+    now = f"?{len(owner) + 1}"
+    due = tx.one(COUNT_DUE.format(own=own, now=now), (*owner, tx.now))
     unfinished = tx.all(
         "SELECT status, count(*) FROM schedule_runs WHERE finished_at IS NULL "
         f"AND {own} GROUP BY status",
-        whose,
+        owner,
     )
     stuck = tx.one(
         f"SELECT count(*) FROM schedule_runs WHERE {STUCK} AND {own}",
-        whose,
+        owner,
     )
     assert counted is not None, "a count has a row"
     assert stuck is not None, "a count has a row"
@@ -368,7 +374,7 @@ def overview(tx: Transaction) -> Overview:
                 "FROM schedule_runs WHERE deadline_at IS NOT NULL AND leased_by IS NULL "
                 f"AND finished_at IS NULL AND status = 'STARTED' AND {own} "
                 f"ORDER BY deadline_at LIMIT {MOST_AWAITED}",
-                whose,
+                owner,
             )
         ],
         following=zone_data.following(tx) if tx.only_of is None else None,
@@ -377,7 +383,7 @@ def overview(tx: Transaction) -> Overview:
 
 
 def figures(tx: Transaction) -> StoreFigures:
-    """Return what metrics tell besides. The contract is `Store.figures`."""
+    """Return figures for metrics. The contract is `Store.figures`."""
     rows = [tx.one(sql) for sql in (COUNT_FAILING, WAITING_SINCE, COUNT_TO_NOTIFY, tx.SIZE)]
     failing, waiting_since, to_notify, size = (row[0] if row is not None else None for row in rows)
     outbox: dict[str, int] = dict(tx.all("SELECT state, count(*) FROM outbox GROUP BY state"))
@@ -385,12 +391,12 @@ def figures(tx: Transaction) -> StoreFigures:
 
 
 def nodes(tx: Transaction) -> list[NodeRow]:
-    """Return the nodes there are, the oldest first."""
+    """Return all nodes, the oldest first."""
     return [_node(row) for row in tx.all(NODES)]
 
 
 def groups(tx: Transaction) -> list[GroupRow]:
-    """Return the groups there are, by name."""
+    """Return all groups, by name."""
     waiting: dict[str, int] = dict(tx.all(WAITING_IN_GROUPS))
     rows = sorted(tx.all(GROUPS))
     return [GroupRow(name, places, used, waiting.get(name, 0)) for name, places, used in rows]
@@ -413,7 +419,7 @@ def prune(tx: Transaction, *, before: int, limit: int) -> int:
     if removed or gone:
         tx.run(KEEP, ("history_from", str(before)))
     if removed:
-        tx.tell(HistoryPruned(before, removed))
+        tx.emit(HistoryPruned(before, removed))
     return removed
 
 

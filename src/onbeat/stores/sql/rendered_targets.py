@@ -1,6 +1,6 @@
-"""Targets with their templates rendered: once for all attempts at a run, and kept with it.
+"""Rendered targets: the templates of a run, rendered once for all attempts and stored with it.
 
-What is written in a definition may name secrets; what its templates make of it may not.
+The text of a definition may refer to secrets; the output of its templates may not.
 """
 
 from collections.abc import Mapping
@@ -26,8 +26,8 @@ SELECT status, run_at, finished_at, result, error FROM (
 
 
 def rendered(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Target:
-    """Return what a run is to start. Inputs that were given by hand are taken as they are."""
-    last = _last(tx, row.schedule_id)
+    """Return the rendered target of a run. Manual inputs are used as they are."""
+    last = _previous_run(tx, row.schedule_id)
     values = values_of(
         schedule_id=row.schedule_id,
         timezone=schedule.timezone,
@@ -39,66 +39,66 @@ def rendered(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Target:
         tick_count=row.tick_count,
         triggered_by=row.triggered_by,
         last=last,
-        ran_before=_ran_before(tx, row.schedule_id) if last is None else None,
+        ran_before=_last_run_at(tx, row.schedule_id) if last is None else None,
     )
     target, own = schedule.target, schedule.target.inputs
     fields = {
-        name: _render_beside_references(value, values)
+        name: _render_value(value, values)
         if target.kind == "http" or name == "env"
         else render_all(value, values)
         for name, value in target.fields.items()
         if name != "inputs"
     }
-    if given := read_inputs(row.inputs):
+    if inputs := read_inputs(row.inputs):
         fields["inputs"] = {
             name: render_all(value, values, native=True) if own.get(name) == value else value
-            for name, value in given.items()
+            for name, value in inputs.items()
         }
     return Target(target.kind, fields)
 
 
-def _render_beside_references(value: object, values: Values) -> object:
-    """Return a JSON value with every text rendered; only what was written in it names secrets."""
+def _render_value(value: object, values: Values) -> object:
+    """Return a JSON value with every text rendered; only its literal text may refer to secrets."""
     if isinstance(value, str) and "{{" in value:
-        return _beside_references(Template.parse(value), values)
+        return _render_text(Template.parse(value), values)
     if isinstance(value, (list, tuple)):
-        return [_render_beside_references(item, values) for item in value]
+        return [_render_value(item, values) for item in value]
     if isinstance(value, Mapping):
-        return {name: _render_beside_references(item, values) for name, item in value.items()}
+        return {name: _render_value(item, values) for name, item in value.items()}
     return value
 
 
-def _beside_references(template: Template, values: Values) -> str:
-    """Render what stands before, between and after the references of a text, each by itself."""
-    stretches: list[list[str | Expression]] = [[]]
+def _render_text(template: Template, values: Values) -> str:
+    """Render the parts of a text before, between and after its secret references separately."""
+    segments: list[list[str | Expression]] = [[]]
     references: list[str] = []
     for part in template.parts:
         if isinstance(part, Expression):
-            stretches[-1].append(part)
+            segments[-1].append(part)
             continue
         at = 0
         for reference in REFERENCE.finditer(part):
-            stretches[-1].append(part[at : reference.start()])
+            segments[-1].append(part[at : reference.start()])
             references.append(reference[0])
-            stretches.append([])
+            segments.append([])
             at = reference.end()
-        stretches[-1].append(part[at:])
-    texts = (Template(template.text, tuple(parts)).render(values) for parts in stretches)
+        segments[-1].append(part[at:])
+    texts = (Template(template.text, tuple(parts)).render(values) for parts in segments)
     whole = "".join(map(add, map(without_references, texts), (*references, "")))
-    return Template(template.text, (whole,)).render(values)  # cut like any other
+    return Template(template.text, (whole,)).render(values)  # truncated like any other
 
 
-def _ran_before(tx: Transaction, schedule_id: str) -> int | None:
-    """Return when a schedule last ran, of which no run is kept: it ran elsewhere, or long ago."""
+def _last_run_at(tx: Transaction, schedule_id: str) -> int | None:
+    """Return when a schedule without stored runs last ran: elsewhere, or before a prune."""
     sql = "SELECT last_run_at FROM schedule_state WHERE schedule_id = ?1"
     found = tx.one(sql, (schedule_id,))
     return None if found is None else found[0]
 
 
-def _last(tx: Transaction, schedule_id: str) -> PreviousRun | None:
+def _previous_run(tx: Transaction, schedule_id: str) -> PreviousRun | None:
     found = tx.one(LAST_ENDED, (schedule_id,))
     if found is None:
         return None
     status, run_at, finished_at, result, error = found
-    kept = None if result is None else msgspec.json.decode(result)
-    return PreviousRun(status, run_at, finished_at, kept, error)
+    value = None if result is None else msgspec.json.decode(result)
+    return PreviousRun(status, run_at, finished_at, value, error)

@@ -1,8 +1,8 @@
-"""After a backup was put back: what was planned since it was made is missed, and does not run.
+"""After a backup was restored: ticks planned since it was made are missed, and do not run.
 
-Nobody knows what ran in the meantime. So nothing of it is started, waiting runs and started ones of
-the backup are over, and run ids go on beyond those that may have been given since. It is done in
-steps, each a transaction; until the last of them is done no node joins.
+What ran in the meantime is unknown. So past ticks do not start, unfinished runs of the backup are
+ended, and run ids skip those that may have been given since. This is done in steps of one
+transaction each; no node may join before the last one.
 """
 
 from onbeat.core.decide.plan import next_due
@@ -10,18 +10,18 @@ from onbeat.core.explain.reasons import RESTORED
 from onbeat.core.runs.run import Status
 from onbeat.errors import StoreHeld, StoreUnusable
 from onbeat.events import RunFailed, RunSkipped, StoreRestored
-from onbeat.stores.sql.define import go_on_after_rest, reopen
 from onbeat.stores.sql.finish import END, NOTE_FAILURE
+from onbeat.stores.sql.pause import reopen, resume_after_pause
 from onbeat.stores.sql.rows import KEEP, RUN_OF_SCHEDULE, as_run, end_waiting, failures_of
 from onbeat.stores.sql.schedule_rows import StoredSchedule, find_all
 from onbeat.stores.sql.transaction import Row, Transaction
 
-IDS_LEFT_OUT = 1_000_000  # run ids, and numbers of event rows, that may have been given since
-AT_ONCE = 500  # schedules in one transaction
+IDS_LEFT_OUT = 1_000_000  # run ids and event row ids that may have been given since
+BATCH = 500  # schedules in one transaction
 
 UP = "SELECT name FROM nodes WHERE alive_until >= ?1 ORDER BY name LIMIT 1"
 
-# Each side reads an index from the last id on: a batch costs the same however many there are.
+# Each part reads an index from the last id on: the cost of a batch does not depend on their number.
 BEHIND = """
 SELECT schedule_id FROM (
        SELECT schedule_id FROM due
@@ -41,7 +41,7 @@ SELECT {RUN_OF_SCHEDULE}, fence FROM schedule_runs INDEXED BY unfinished_runs
  ORDER BY schedule_id, run_id
 """
 
-SAY_WHY = "UPDATE schedule_runs SET error = ?1 WHERE run_id IN (?2[])"
+SET_ERROR = "UPDATE schedule_runs SET error = ?1 WHERE run_id IN (?2[])"
 
 DOUBT_MESSAGES = """
 UPDATE outbox SET state = 'in_doubt', error = ?1 WHERE state IN ('waiting', 'sending')
@@ -49,50 +49,50 @@ UPDATE outbox SET state = 'in_doubt', error = ?1 WHERE state IN ('waiting', 'sen
 
 
 def record_gap(tx: Transaction, *, after: str) -> str | None:
-    """Record what was planned up to now as missed. The contract is `Store.record_gap`."""
+    """Record ticks planned up to now as missed. The contract is `Store.record_gap`."""
     if not after:
         _begin(tx)
     tx.hold_definitions()
-    ids = [row[0] for row in tx.all(BEHIND, (after, tx.now // 1000, tx.now, AT_ONCE))]
+    ids = [row[0] for row in tx.all(BEHIND, (after, tx.now // 1000, tx.now, BATCH))]
     tx.hold(ids)
     for row in tx.all(UNFINISHED, (ids,)):
         _end(tx, row)
-    known = [each for each in find_all(tx, ids) if not each.deleted]
-    over = [each.schedule_id for each in known if _rests_no_more(each, tx.now)]
-    go_on_after_rest(tx, over)
+    stored = [each for each in find_all(tx, ids) if not each.deleted]
+    ended = [each.schedule_id for each in stored if _pause_has_ended(each, tx.now)]
+    resume_after_pause(tx, ended)
     live = [each for each in find_all(tx, ids) if not (each.paused or each.deleted)]
     reopen(tx, live, "missed")
     for each in find_all(tx, [each.schedule_id for each in live]):
-        _leave_what_was_due_early(tx, each)
+        _skip_ticks_due_early(tx, each)
     skipped = [e.run_id for e in tx.events if isinstance(e, RunSkipped) and e.reason == "missed"]
-    tx.run(SAY_WHY, (RESTORED, skipped))
-    if len(ids) == AT_ONCE:
+    tx.run(SET_ERROR, (RESTORED, skipped))
+    if len(ids) == BATCH:
         return str(ids[-1])
     tx.run("DELETE FROM meta WHERE name = 'restoring'")
     return None
 
 
 def refuse_half_restored(tx: Transaction) -> None:
-    """Refuse to go on where a gap was begun to be recorded, and not all of it is."""
+    """Refuse a store on which `record_gap` was begun and not completed."""
     if tx.one("SELECT 1 FROM meta WHERE name = 'restoring'") is not None:
-        problem = "a backup was put back, and not all of what was missed since is recorded"
-        raise StoreUnusable(f"{problem} (onbeat up --restored does the rest)")
+        problem = "a backup was restored, and the ticks missed since are not all recorded"
+        raise StoreUnusable(f"{problem} (onbeat up --restored completes it)")
 
 
 def _begin(tx: Transaction) -> None:
-    """Make sure that nobody else is there, and that no number is given a second time."""
+    """Refuse if a node is up; make sure that no id is given a second time."""
     up = tx.one(UP, (tx.now,)) if tx.is_shared else None
     if up is not None:
-        hint = "stop it first, or wait until the lease is over that the backup tells of"
-        raise StoreHeld(f"{up[0]} is up, and would run what is to be recorded as missed ({hint})")
+        hint = "stop it first, or wait until its lease in the backup has expired"
+        raise StoreHeld(f"{up[0]} is up, and would run ticks that are to be missed ({hint})")
     if tx.one("SELECT 1 FROM meta WHERE name = 'restoring'") is not None:
-        return  # it was broken off, and is done again
+        return  # it was interrupted, and is continued
     tx.run(KEEP, ("restoring", "1"))
     tx.leave_out_ids(IDS_LEFT_OUT)
-    # What was to be told may have been since.
+    # Pending notifications may have been sent since.
     tx.run("UPDATE events SET to_notify = NULL WHERE to_notify IS NOT NULL")
     tx.run(DOUBT_MESSAGES, (RESTORED,))
-    tx.tell(StoreRestored(IDS_LEFT_OUT))
+    tx.emit(StoreRestored(IDS_LEFT_OUT))
 
 
 def _end(tx: Transaction, row: Row) -> None:
@@ -101,27 +101,26 @@ def _end(tx: Transaction, row: Row) -> None:
     run, schedule_id = as_run(tuple(columns)), row[0]
     if run.status is Status.ENQUEUED:
         end_waiting(tx, schedule_id, run, "missed")
-        tx.run(SAY_WHY, (RESTORED, [run.run_id]))
+        tx.run(SET_ERROR, (RESTORED, [run.run_id]))
         return
     ended = (Status.FAILED, "lost", RESTORED, None, None, tx.now, None)
     tx.run(END, (run.run_id, fence, *ended))
     tx.run(NOTE_FAILURE, (tx.now, None, schedule_id))
     failures = failures_of(tx, schedule_id)
-    told = (schedule_id, run.run_id, run.run_at, run.attempt, "lost", RESTORED, failures)
-    tx.tell(RunFailed(*told))
+    tx.emit(RunFailed(schedule_id, run.run_id, run.run_at, run.attempt, "lost", RESTORED, failures))
 
 
-def _rests_no_more(known: StoredSchedule, now: int) -> bool:
-    """Return whether a pause was to end in the meantime."""
-    return known.paused and known.paused_until is not None and known.paused_until <= now
+def _pause_has_ended(stored: StoredSchedule, now: int) -> bool:
+    """Return whether the schedule is paused and its pause has ended."""
+    return stored.paused and stored.paused_until is not None and stored.paused_until <= now
 
 
-def _leave_what_was_due_early(tx: Transaction, known: StoredSchedule) -> None:
-    """Leave out ticks that are planned for later and were due already: jitter can be early."""
-    schedule, end = known.schedule(), None
-    due = None if schedule is None else next_due(schedule, tx.now // 1000, known.state.past)
+def _skip_ticks_due_early(tx: Transaction, stored: StoredSchedule) -> None:
+    """Skip ticks planned for later that were due already: jitter can make them early."""
+    schedule, end = stored.schedule(), None
+    due = None if schedule is None else next_due(schedule, tx.now // 1000, stored.state.past)
     while schedule is not None and due is not None and due.due_at <= tx.now:
         end = due.run_at * 1000
-        due = next_due(schedule, due.run_at, known.state.past)
+        due = next_due(schedule, due.run_at, stored.state.past)
     if end is not None:
-        reopen(tx, [known], "missed", end)
+        reopen(tx, [stored], "missed", end)

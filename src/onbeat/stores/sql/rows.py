@@ -1,4 +1,4 @@
-"""The rows that several calls read and write: positions, due rows, unfinished runs, the gate."""
+"""Rows that several calls read and write: positions, due rows, unfinished runs, the gate."""
 
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
@@ -27,11 +27,11 @@ from onbeat.ports.store import Node
 from onbeat.stores.sql.transaction import Row, Transaction, Value
 
 NO_DETAIL = ReasonDetail()
-LONGEST_LINE = 500  # characters of the error of each
+LONGEST_LINE = 500  # characters of an attempt's error
 
 
 class State(msgspec.Struct, frozen=True, gc=False):
-    """A schedule's position, and what of its past decisions depend on."""
+    """A schedule's position, and the part of its past that decisions depend on."""
 
     decided_until: int
     decided_run_at: int
@@ -41,8 +41,8 @@ class State(msgspec.Struct, frozen=True, gc=False):
     revision: int
     user_id: str = ""
     spread_until: int = 0  # milliseconds
-    rated: str | None = None  # JSON: when runs were decided that a rate counts
-    happened: str | None = None  # JSON: what caused ticks follow
+    rated: str | None = None  # JSON: when runs were decided that count against a rate
+    happened: str | None = None  # JSON: the events that caused ticks follow
 
     @property
     def past(self) -> Past:
@@ -57,9 +57,9 @@ class State(msgspec.Struct, frozen=True, gc=False):
 
 
 class DueRow(NamedTuple):
-    """A due row that was taken, with what its schedule says.
+    """A due row that was taken, with its schedule's definition.
 
-    From `decided_until` on it is a `State`, but for the last.
+    The columns from `decided_until` on, except the last, are those of `State`.
     """
 
     schedule_id: str
@@ -79,7 +79,7 @@ class DueRow(NamedTuple):
 
 
 class WaitingRow(NamedTuple):
-    """A run that may be claimed, with what its schedule said when it was decided."""
+    """A run that may be claimed, with the definition that it was decided by."""
 
     run_id: int
     schedule_id: str
@@ -98,12 +98,12 @@ class WaitingRow(NamedTuple):
     deadline_at: int | None
     grp: str | None
     rendered: str | None
-    was_lost: int | None  # the attempt before: its node fell silent; None: there is no reason
-    detached: int  # it may run without that node
-    is_to_end: int  # somebody has asked for its end since
-    definition: str | None  # of the run's revision; None: it is not kept
+    was_lost: int | None  # whether the previous attempt was lost; None: the run has no reason
+    detached: int  # it may still run without its node
+    is_to_end: int  # cancellation was requested since
+    definition: str | None  # of the run's revision; None: no longer stored
     revision: int  # of the run
-    current: str | None  # the definition of now, if that is another one
+    current: str | None  # the current definition, if it differs
     user_id: str
 
     @property
@@ -112,19 +112,19 @@ class WaitingRow(NamedTuple):
         return self.attempt > 0 and self.attempt == self.deferrals and self.was_lost is None
 
 
-IS_FOUND_AGAIN = f"needs IN ({', '.join(repr(kind) for kind in sorted(FOUND_AGAIN))})"
-# A run that waits since its node fell silent, and that may go on without it: it is to be found
-# again, and ended then if somebody has asked for that meanwhile.
-GOES_ON = f"({IS_FOUND_AGAIN} AND (coalesce(reason, '') = 'lost' OR end_asked_at IS NOT NULL))"
+REATTACHABLE = f"needs IN ({', '.join(repr(kind) for kind in sorted(FOUND_AGAIN))})"
+# A run whose node fell silent and that may continue without it: a node is to reattach to it, and
+# to cancel it if that was requested meanwhile.
+DETACHED = f"({REATTACHABLE} AND (coalesce(reason, '') = 'lost' OR end_asked_at IS NOT NULL))"
 
-# A run whose attempts were all handed back, or found their target busy, the last one the former:
-# what is announced has no reason, and one that failed or found it busy is given one.
+# A run of which every attempt was handed back or found its target busy, and the last one was
+# handed back: an announced run has no reason, a failed or busy attempt sets one.
 WAS_HANDED_BACK = "status = 'ENQUEUED' AND attempt > 0 AND attempt = deferrals AND reason IS NULL"
 
 RUN_OF_SCHEDULE = f"""schedule_id, run_id, run_at, status, due_at, created_at, request_id, attempt,
        blocked_by, leased_by IS NOT NULL, deferrals, deadline_at,
        CASE WHEN end_asked_at IS NOT NULL THEN reason END, triggered_by = 'backfill',
-       {IS_FOUND_AGAIN}, status = 'ENQUEUED' AND {GOES_ON}, revision, {WAS_HANDED_BACK}"""
+       {REATTACHABLE}, status = 'ENQUEUED' AND {DETACHED}, revision, {WAS_HANDED_BACK}"""
 
 UNFINISHED = f"""
 SELECT {RUN_OF_SCHEDULE}
@@ -151,7 +151,7 @@ SELECT r.detail, b.started_at, r.due_at
   FROM schedule_runs r LEFT JOIN schedule_runs b ON b.run_id = r.blocked_by WHERE r.run_id = ?1
 """
 
-# Its last attempt is what ran last: its exit code is the schedule's, like that of any failure.
+# The last attempt is what ran last: its exit code becomes the schedule's, as with any failure.
 NOTE_ENDED_RETRY = """
 UPDATE schedule_state
    SET last_run_at = ?1, last_failure_at = ?1, consecutive_failures = consecutive_failures + 1,
@@ -164,19 +164,19 @@ INSERT INTO due (due_at, schedule_id, run_at) VALUES {(?int,?text,?int)}
     ON CONFLICT (schedule_id) DO UPDATE SET due_at = excluded.due_at, run_at = excluded.run_at
 """
 
-# A run has a place in its group from its claim on, and keeps it while it goes on elsewhere.
-HAS_PLACE = f"(leased_by IS NOT NULL OR status = 'STARTED' OR {GOES_ON})"
+# A run holds a place in its group from its claim on, and keeps it while it is detached.
+HOLDS_PLACE = f"(leased_by IS NOT NULL OR status = 'STARTED' OR {DETACHED})"
 
 GROUPS = f"""
 SELECT g.name, g.places, coalesce(r.used, 0)
   FROM groups g LEFT JOIN (
        SELECT grp, count(*) AS used FROM schedule_runs INDEXED BY runs_in_group
-        WHERE grp IS NOT NULL AND finished_at IS NULL AND {HAS_PLACE}
+        WHERE grp IS NOT NULL AND finished_at IS NULL AND {HOLDS_PLACE}
         GROUP BY grp) r ON r.grp = g.name
 """
 
-# What a schedule says now, what it said at a revision, and whether it was deleted since then: if
-# it was defined again, that left a definition without a text.
+# The current definition, the definition of a revision, whether the schedule is deleted, and whether
+# it was deleted and defined again since that revision: that leaves a past definition without text.
 DEFINITIONS = """
 SELECT s.definition, CASE WHEN s.revision = ?2 THEN s.definition ELSE (
            SELECT p.definition FROM past_definitions p
@@ -223,32 +223,34 @@ def end_waiting(
     *,
     blocked_by: int | None = None,
     newer: int | None = None,
-    known: ReasonDetail | None = None,
+    detail: ReasonDetail | None = None,
 ) -> None:
-    """End a run that will not start: after an attempt that is a failure, else it is skipped.
+    """End a run that will not start: FAILED if an attempt was made, else SKIPPED.
 
-    What it waited for is kept with it, the tick that took its place, and what else is `known`.
+    Its row stores what it waited for, the tick that replaced it (`newer`) and the `detail`.
     """
     status, ids = run.unstarted_end, (schedule_id, run.run_id, run.run_at)
     blocker = blocked_by if status is Status.SKIPPED else None
-    detail = _waited(tx, run, known or ReasonDetail(), newer)
-    tx.run(END_WAITING, (run.run_id, status, reason, tx.now, blocker, None, detail))
+    text = _waiting_detail(tx, run, detail or ReasonDetail(), newer)
+    tx.run(END_WAITING, (run.run_id, status, reason, tx.now, blocker, None, text))
     if status is Status.SKIPPED:
-        tx.tell(RunSkipped(*ids, reason, blocked_by=blocker))
+        tx.emit(RunSkipped(*ids, reason, blocked_by=blocker))
     else:
         tx.run(NOTE_ENDED_RETRY, (tx.now, schedule_id, run.run_id))
-        tx.tell(RunFailed(*ids, run.attempt, reason, failures=failures_of(tx, schedule_id)))
+        tx.emit(RunFailed(*ids, run.attempt, reason, failures=failures_of(tx, schedule_id)))
 
 
-def cancel_waiting(tx: Transaction, schedule_id: str, run: Run, told: str) -> None:
-    """End a run that has not started because somebody wished so."""
-    detail = _waited(tx, run, ReasonDetail())
-    tx.run(END_WAITING, (run.run_id, "CANCELED", "canceled", tx.now, None, plain(told), detail))
-    tx.tell(RunCanceled(schedule_id, run.run_id, run.run_at, plain(told)))
+def cancel_waiting(tx: Transaction, schedule_id: str, run: Run, error: str) -> None:
+    """Cancel a run that has not started."""
+    detail, error = _waiting_detail(tx, run, ReasonDetail()), storable_text(error)
+    tx.run(END_WAITING, (run.run_id, "CANCELED", "canceled", tx.now, None, error, detail))
+    tx.emit(RunCanceled(schedule_id, run.run_id, run.run_at, error))
 
 
-def _waited(tx: Transaction, run: Run, known: ReasonDetail, newer: int | None = None) -> str | None:
-    """Return what is kept of a run that is ended while it waits."""
+def _waiting_detail(
+    tx: Transaction, run: Run, detail: ReasonDetail, newer: int | None = None
+) -> str | None:
+    """Return the detail to store for a run that ends while it waits."""
     row = tx.one(WAITS, (run.run_id,))
     if row is None:
         return None
@@ -257,8 +259,8 @@ def _waited(tx: Transaction, run: Run, known: ReasonDetail, newer: int | None = 
     waited: WaitedFor | None = "place"
     if run.blocked_by is not None:
         waited = "queue"
-    elif run.leased or run.detached or known.start_by is not None:
-        waited = None  # it was about to start, or to be found again; or its limit says enough
+    elif run.leased or run.detached or detail.start_by is not None:
+        waited = None  # it was about to start or to be reattached, or its limit explains it
     elif run.awaits_retry:
         waited = "retry"
     elif run.due_at > tx.now:
@@ -271,28 +273,29 @@ def _waited(tx: Transaction, run: Run, known: ReasonDetail, newer: int | None = 
         waited = "group"
     return detail_text(
         replace(
-            known, waited_for=waited, behind=run.blocked_by, newer=newer,
-            by=known.by or found.by, note=known.note or found.note, rule=known.rule or found.rule,
+            detail, waited_for=waited, behind=run.blocked_by, newer=newer,
+            by=detail.by or found.by, note=detail.note or found.note,
+            rule=detail.rule or found.rule,
             start_by=found.start_by,
         )
     )  # fmt: skip
 
 
 def is_up(tx: Transaction) -> bool:
-    """Return whether a node is up that plans or runs."""
+    """Return whether any node that plans or runs is up."""
     found = tx.all("SELECT roles FROM nodes WHERE alive_until > ?1", (tx.now,))
     return any('"plan"' in roles or '"run"' in roles for (roles,) in found)
 
 
 def earlier(one: int | None, other: int | None) -> int | None:
-    """Return the earlier of two deadlines, where None is none."""
+    """Return the earlier of two deadlines; None means no deadline."""
     return min((each for each in (one, other) if each is not None), default=None)
 
 
 def lift_limit(tx: Transaction, schedule_id: str, run: Run) -> bool:
-    """Give a run its own start deadline if a node was up within the limit that an edit gave it.
+    """Restore a run's start deadline, which an edit had limited, if a node was up within the limit.
 
-    That is so if it was announced, or if the run that it is queued behind had started by then.
+    A node was up if the run was announced, or if the run that it is queued behind had started.
     """
     row = None if run.deadline_at is None else tx.one(LIMIT, (run.run_id,))
     if row is None or (start_by := read_detail(row[0]).start_by) != run.deadline_at:
@@ -307,30 +310,30 @@ def lift_limit(tx: Transaction, schedule_id: str, run: Run) -> bool:
 
 
 def _offers(tx: Transaction) -> list[list[str]]:
-    """Return what each node offers that is up."""
+    """Return what each node that is up offers."""
     rows = tx.all("SELECT offers FROM nodes WHERE alive_until > ?1", (tx.now,))
     return [msgspec.json.decode(text, type=list[str]) for (text,) in rows]
 
 
 def detail_text(detail: ReasonDetail) -> str | None:
-    """Return a detail as it is kept: nothing if it says nothing."""
+    """Return a detail as it is stored: None if it is empty."""
     return None if detail == NO_DETAIL else msgspec.json.encode(detail).decode()
 
 
 def read_detail(text: str | None) -> ReasonDetail:
-    """Return a detail that was kept."""
+    """Return a stored detail."""
     return NO_DETAIL if text is None else msgspec.json.decode(text, type=ReasonDetail)
 
 
 def read_tried(text: str | None) -> list[PastAttempt]:
-    """Return the attempts at a run that were followed by another."""
+    """Return the attempts at a run that were followed by another, from their stored text."""
     return [] if text is None else msgspec.json.decode(text, type=list[PastAttempt])
 
 
 def tried_with(
     tx: Transaction, run: Run, reason: Reason, error: str | None, exit_code: int | None
 ) -> str:
-    """Return the attempts at a run, as they are kept, with the one that has just ended."""
+    """Return the text of the attempts at a run, including the one that has just ended."""
     row = tx.one("SELECT tried, started_at FROM schedule_runs WHERE run_id = ?1", (run.run_id,))
     before, started_at = (None, None) if row is None else row
     line = (error or "").partition("\n")[0][:LONGEST_LINE]
@@ -339,12 +342,12 @@ def tried_with(
 
 
 def full_groups(tx: Transaction) -> set[str]:
-    """Return the groups that have no place left."""
+    """Return the groups that have no free place."""
     return {name for name, places, used in tx.all(GROUPS) if used >= places}
 
 
 def release(tx: Transaction, schedule_id: str, run: Run | None) -> None:
-    """Let the first in the queue start."""
+    """Let a queued run start; None does nothing."""
     if run is None:
         return
     lift_limit(tx, schedule_id, run)
@@ -352,13 +355,14 @@ def release(tx: Transaction, schedule_id: str, run: Run | None) -> None:
         "UPDATE schedule_runs SET blocked_by = NULL, updated_at = ?1 WHERE run_id = ?2",
         (tx.now, run.run_id),
     )
-    tx.tell(RunReleased(schedule_id, run.run_id, run.run_at))
+    tx.emit(RunReleased(schedule_id, run.run_id, run.run_at))
 
 
 def replace_due(tx: Transaction, due: Iterable[tuple[str, Due | None]]) -> None:
-    """Give each of these schedules its new due row, or none.
+    """Write the new due row of each of these schedules, or delete it.
 
-    If others have newer zone data, all due rows are followed again: see `stores/sql/zone_data.py`.
+    If another node has newer zone data, all due rows are marked to be recomputed: see
+    `stores/sql/zone_data.py`.
     """
     write_due(tx, due)
     if zone_data(tx) > VERSION:
@@ -366,20 +370,20 @@ def replace_due(tx: Transaction, due: Iterable[tuple[str, Due | None]]) -> None:
 
 
 def write_due(tx: Transaction, due: Iterable[tuple[str, Due | None]]) -> None:
-    """Do the same where the zone data is known not to be older."""
-    over: list[Value] = []
+    """Do the same where this program's zone data is known not to be outdated."""
+    removed: list[Value] = []
     rows: list[Value] = []
     for schedule_id, each in due:
         if each is None:
-            over.append(schedule_id)
+            removed.append(schedule_id)
         else:
             rows += (each.due_at, schedule_id, each.run_at)
-    tx.many("DELETE FROM due WHERE schedule_id IN ({?text})", over)
+    tx.many("DELETE FROM due WHERE schedule_id IN ({?text})", removed)
     tx.many(REPLACE_DUE, rows)
 
 
 def definition_of(tx: Transaction, schedule_id: str) -> Schedule | None:
-    """Return what a schedule says now, or None if it was deleted or cannot be read."""
+    """Return a schedule as currently defined, or None if it was deleted or cannot be read."""
     sql = "SELECT definition FROM schedules WHERE schedule_id = ?1 AND deleted_at IS NULL"
     row = tx.one(sql, (schedule_id,))
     return None if row is None else read_definition(schedule_id, row[0])
@@ -388,10 +392,10 @@ def definition_of(tx: Transaction, schedule_id: str) -> Schedule | None:
 def definitions_of(
     tx: Transaction, schedule_id: str, revision: int
 ) -> tuple[Schedule | None, Schedule | None]:
-    """Return what a schedule said at this revision, and what it says now.
+    """Return a schedule as defined at this revision, and as defined now.
 
-    The first is None if the schedule was deleted since, also if it was defined again; the other if
-    it is deleted now. Either is None if it cannot be read.
+    The first is None if the schedule was deleted since, even if it was defined again; the second
+    if it is deleted now. Either is None if it cannot be read.
     """
     row = tx.one(DEFINITIONS, (schedule_id, revision))
     if row is None:
@@ -404,13 +408,13 @@ def definitions_of(
 
 
 def definition_at(tx: Transaction, schedule_id: str, revision: int) -> Schedule | None:
-    """Return what a schedule said at this revision, also if it was deleted since."""
+    """Return a schedule as defined at this revision, even if it was deleted since."""
     row = tx.one(DEFINITIONS, (schedule_id, revision))
     return None if row is None else read_definition(schedule_id, row[1])
 
 
 def read_definition(schedule_id: str, text: str | None) -> Schedule | None:
-    """Return what a text defines, or None if it is not there or cannot be read."""
+    """Return the schedule that a text defines, or None without a text or if it cannot be read."""
     try:
         return None if text is None else from_definition(schedule_id, text)
     except InvalidSchedule:
@@ -418,12 +422,12 @@ def read_definition(schedule_id: str, text: str | None) -> Schedule | None:
 
 
 def gate_is_open(tx: Transaction) -> bool:
-    """Return whether anything may be decided and started at all."""
+    """Return whether the gate is open: whether anything may be decided and started."""
     return tx.one("SELECT 1 FROM meta WHERE name = 'gate_closed_at'") is None
 
 
 def gate_closed_at(tx: Transaction) -> int | None:
-    """Return when the gate was closed, if it is."""
+    """Return when the gate was closed, or None if it is open."""
     row = tx.one("SELECT value FROM meta WHERE name = 'gate_closed_at'")
     return None if row is None else int(row[0])
 
@@ -435,19 +439,19 @@ def zone_data(tx: Transaction) -> str:
 
 
 def may_start(tx: Transaction, node: Node) -> bool:
-    """Return whether a node may start runs: the gate is open, and it is on the list of nodes.
+    """Return whether a node may start runs: the gate is open and the node is registered.
 
-    Both stay so until the end: nobody turns the gate, and nobody decides that the node is silent.
+    Both hold until the end of the transaction: the gate and the node's row are locked.
     """
     tx.keep_gate()
-    there = tx.one("SELECT 1 FROM nodes WHERE node_id = ?1 FOR KEY SHARE", (node.node_id,))
-    return there is not None and gate_is_open(tx)
+    row = tx.one("SELECT 1 FROM nodes WHERE node_id = ?1 FOR KEY SHARE", (node.node_id,))
+    return row is not None and gate_is_open(tx)
 
 
 def late_by(tx: Transaction, due_at: int) -> int:
-    """Return by how much what starts now is late, if that is worth telling."""
-    behind = tx.now - due_at
-    return behind if behind >= LATE else 0
+    """Return how late a run starts now, in milliseconds, or 0 below the threshold `LATE`."""
+    late = tx.now - due_at
+    return late if late >= LATE else 0
 
 
 def failures_of(tx: Transaction, schedule_id: str) -> int:
@@ -458,6 +462,6 @@ def failures_of(tx: Transaction, schedule_id: str) -> int:
     return 0 if row is None else int(row[0])
 
 
-def plain(text: str) -> str:
-    """Return a text that every database takes: without half characters, and without NUL."""
+def storable_text(text: str) -> str:
+    """Return a text that every database accepts: without lone surrogates and without NUL."""
     return text.encode(errors="replace").decode().replace("\0", "\N{SYMBOL FOR NULL}")

@@ -1,4 +1,4 @@
-"""Schedules that are there: their rows, and what several calls do to them."""
+"""Rows of existing schedules, and operations that several calls share."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from onbeat.core.runs.run import ReasonDetail
 from onbeat.core.schedule import Schedule, from_definition
 from onbeat.errors import InvalidSchedule, NoSuchSchedule
 from onbeat.events import SchedulePaused
-from onbeat.stores.sql.rows import State, plain, replace_due
+from onbeat.stores.sql.rows import State, replace_due, storable_text
 from onbeat.stores.sql.transaction import Row, Transaction
 from onbeat.stores.sql.zone_data import follow_held
 
@@ -35,13 +35,13 @@ UPDATE schedule_state AS t SET decided_until = given.until
  WHERE t.schedule_id = given.schedule_id
 """
 
-MOST_LIKE_IT = 500  # ids that begin like one, and as many more, that it is compared with
+MOST_SIMILAR = 500  # ids with the same beginning, and as many others, that are compared
 
 SCHEDULES = SCHEDULE.replace("= ?1", "IN (?1[]) ORDER BY s.schedule_id")
 
 
 class StoredSchedule:
-    """A schedule that is there: its row, and what it says."""
+    """A schedule as stored, including one that was deleted and still has runs."""
 
     def __init__(self, row: Row) -> None:
         schedule_id, text, paused, note, paused_until, deleted_at, source, run_at = row[:8]
@@ -51,22 +51,22 @@ class StoredSchedule:
         self.pause_note: str = note
         self.paused_until: int | None = paused_until
         self.source: str = source
-        # Of the due row, which one that is paused has only if it is to go on by itself.
+        # From the due row. A paused schedule has one only to be resumed at `paused_until`.
         self.run_at: int | None = None if self.paused else run_at
         self.state = State(*row[8:-3])
-        self.base: str | None = row[-3]  # what its source said when it last defined it
+        self.base: str | None = row[-3]  # the definition that its source gave last
         self.paused_at: int | None = row[-2]
         self.paused_by: str = row[-1]
 
     def schedule(self) -> Schedule | None:
-        """Return what it says, or None if that cannot be read."""
+        """Return its definition, or None if that cannot be read."""
         try:
             return from_definition(self.schedule_id, self.text)
         except InvalidSchedule:
             return None
 
     def pause_detail(self, until: int | None = None) -> ReasonDetail:
-        """Return what is kept of its pause with the ticks that fell into it."""
+        """Return the detail to store with the ticks that fell into its pause."""
         return ReasonDetail(
             since=self.paused_at, until=until, by=self.paused_by, note=self.pause_note
         )
@@ -80,7 +80,7 @@ class StoredSchedule:
 
 
 def find(tx: Transaction, schedule_id: str) -> StoredSchedule | None:
-    """Return a schedule, also one that was deleted and still has runs."""
+    """Return a schedule, including one that was deleted and still has runs."""
     row = tx.one(SCHEDULE, (schedule_id,))
     return None if row is None else StoredSchedule(row)
 
@@ -90,74 +90,74 @@ def find_all(tx: Transaction, schedule_ids: Sequence[str]) -> list[StoredSchedul
     return [StoredSchedule(row) for row in tx.all(SCHEDULES, (list(schedule_ids),))]
 
 
-def held(tx: Transaction, schedule_id: str) -> StoredSchedule:
-    """Hold a schedule, which has to be there."""
+def hold_schedule(tx: Transaction, schedule_id: str) -> StoredSchedule:
+    """Hold a schedule and return it; raise NoSuchSchedule if it does not exist."""
     tx.hold([schedule_id])
     follow_held(tx, [schedule_id])
     return existing(tx, schedule_id)
 
 
 def existing(tx: Transaction, schedule_id: str) -> StoredSchedule:
-    """Return a schedule, which has to be there."""
-    known = find(tx, schedule_id)
-    if known is None or known.deleted or is_foreign(tx, known.state.user_id):
+    """Return a schedule; raise NoSuchSchedule if it does not exist."""
+    stored = find(tx, schedule_id)
+    if stored is None or stored.deleted or is_foreign(tx, stored.state.user_id):
         raise NoSuchSchedule(schedule_id, _names_like(tx, schedule_id))
-    return known
+    return stored
 
 
 def is_foreign(tx: Transaction, user_id: str) -> bool:
-    """Return whether what has this owner is not there for whoever asks."""
+    """Return whether the caller may not see what belongs to this owner."""
     return tx.only_of is not None and tx.only_of != user_id
 
 
-def check_change(tx: Transaction, known: StoredSchedule) -> None:
-    """Refuse to change or delete a schedule, which is held, if the caller may not define it."""
+def check_change(tx: Transaction, stored: StoredSchedule) -> None:
+    """Refuse to change or delete a schedule if the caller may not. It is held."""
     if tx.check_change is not None:
-        tx.check_change(known.schedule_id, known.schedule())
+        tx.check_change(stored.schedule_id, stored.schedule())
 
 
 def _names_like(tx: Transaction, schedule_id: str) -> set[str]:
-    """Return ids that may have been meant: those that begin like this one, and a few more."""
-    own = "" if tx.only_of is None else "AND user_id = ?3 "
+    """Return ids that may have been meant: those with the same beginning, and some others."""
+    owned = "" if tx.only_of is None else "AND user_id = ?3 "
     sql = (
         "SELECT schedule_id FROM schedules WHERE deleted_at IS NULL AND schedule_id >= ?1 "
-        f"{own}ORDER BY schedule_id LIMIT ?2"
+        f"{owned}ORDER BY schedule_id LIMIT ?2"
     )
-    whose = () if tx.only_of is None else (tx.only_of,)
+    owner = () if tx.only_of is None else (tx.only_of,)
     begins = (schedule_id[: len(schedule_id) // 2], "")
-    return {row[0] for begin in begins for row in tx.all(sql, (begin, MOST_LIKE_IT, *whose))}
+    return {row[0] for begin in begins for row in tx.all(sql, (begin, MOST_SIMILAR, *owner))}
 
 
-def rest_schedule(
+def pause_schedule(
     tx: Transaction, schedule_id: str, *, note: str, until: int | None = None
 ) -> None:
-    """Pause a schedule that is held; its due row is then of when it goes on by itself."""
+    """Pause a schedule, which is held. Its due row then holds when it is resumed, if ever."""
     tx.run(
         "UPDATE schedules SET pause_note = ?1, paused_until = ?2, updated_at = ?3, paused = 1, "
         "paused_at = CASE WHEN paused = 1 THEN paused_at ELSE ?3 END, "
         "paused_by = CASE WHEN paused = 1 THEN paused_by ELSE ?5 END WHERE schedule_id = ?4",
-        (plain(note), until, tx.now, schedule_id, tx.by),
+        (storable_text(note), until, tx.now, schedule_id, tx.by),
     )
-    replace_due(tx, [(schedule_id, resting_until(until))])
-    tx.tell(SchedulePaused(schedule_id, note, until))
+    replace_due(tx, [(schedule_id, due_row_while_paused(until))])
+    tx.emit(SchedulePaused(schedule_id, note, until))
 
 
-def resting_until(until: int | None) -> Due | None:
-    """Return the due row of a schedule that is paused until then."""
+def due_row_while_paused(until: int | None) -> Due | None:
+    """Return the due row of a schedule that is paused until then; None: without an end."""
     return None if until is None else Due(until // 1000, until)
 
 
-def keep_definition(tx: Transaction, known: StoredSchedule, text: str, until: int) -> None:
-    """Keep what a schedule said until then, or that it was not there: runs start by it."""
-    tx.run(KEEP_DEFINITION, (known.schedule_id, known.state.revision, until, text))
+def keep_definition(tx: Transaction, stored: StoredSchedule, text: str, until: int) -> None:
+    """Store the definition of a schedule up to then, for runs that start by it; "": it had none."""
+    tx.run(KEEP_DEFINITION, (stored.schedule_id, stored.state.revision, until, text))
 
 
 def set_positions(
     tx: Transaction, positions: Sequence[tuple[Schedule, State, int]], *, are_due: bool = True
 ) -> list[int | None]:
-    """Set where schedules are decided up to, and their due rows; return their next ticks.
+    """Set how far schedules are decided, and their due rows; return their next ticks.
 
-    Those that are paused keep what due row they have.
+    Without `are_due` the due rows stay: paused schedules keep theirs.
     """
     until_each = [value for s, _, until in positions for value in (until, s.schedule_id)]
     tx.many(SET_POSITIONS, until_each)

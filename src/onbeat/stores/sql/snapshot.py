@@ -1,4 +1,4 @@
-"""Reading how things stand: all that a forecast begins with, of one moment."""
+"""Read a snapshot: the state of all schedules and groups that a simulation starts from."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -13,7 +13,7 @@ from onbeat.errors import InvalidSchedule
 from onbeat.stores.sql.rows import GROUPS, RUN_OF_SCHEDULE, State, as_run, gate_is_open
 from onbeat.stores.sql.transaction import Row, Transaction
 
-STANDINGS = """
+SCHEDULES = """
 SELECT s.schedule_id, s.definition, s.paused, s.paused_until, d.run_at, d.due_at,
        t.decided_until, t.decided_run_at, t.iteration, t.runs_used, s.created_at, s.revision,
        s.user_id, t.spread_until, t.rated, t.happened
@@ -22,7 +22,7 @@ SELECT s.schedule_id, s.definition, s.paused, s.paused_until, d.run_at, d.due_at
  ORDER BY s.schedule_id
 """
 
-UNDER_WAY = f"""
+IN_FLIGHT = f"""
 SELECT {RUN_OF_SCHEDULE}, started_at
   FROM schedule_runs INDEXED BY unfinished_runs
  WHERE finished_at IS NULL {{own}}
@@ -31,8 +31,8 @@ SELECT {RUN_OF_SCHEDULE}, started_at
 
 OWN = "AND schedule_id IN (SELECT schedule_id FROM schedules WHERE user_id = ?1)"
 
-# Of each schedule the last hundred rows, whatever became of them: a history may be long. The way
-# the join is written has SQLite begin with the schedules, of which there are fewer.
+# Only the last hundred rows of each schedule: a history may be long. CROSS JOIN makes SQLite start
+# with the schedules, which are fewer.
 RUN_LENGTHS = """
   WITH since (schedule_id, run_id) AS MATERIALIZED (
        SELECT s.schedule_id, coalesce((
@@ -48,18 +48,20 @@ SELECT r.schedule_id, r.finished_at - r.started_at
 
 
 def standings(tx: Transaction) -> Snapshot:
-    """Return how things stand. The contract is `Store.standings`."""
-    whose = tx.only_of
-    own, by_owner, is_own = ((), "", "") if whose is None else ((whose,), OWN, "AND user_id = ?1")
-    runs = _by_schedule(tx.all(UNDER_WAY.format(own=by_owner), own))
+    """Return the state of all schedules. The contract is `Store.standings`."""
+    owner = tx.only_of
+    own, by_owner, is_own = ((), "", "") if owner is None else ((owner,), OWN, "AND user_id = ?1")
+    runs = _by_schedule(tx.all(IN_FLIGHT.format(own=by_owner), own))
     past = _by_schedule(tx.all(RUN_LENGTHS.format(own=is_own), own))
-    lengths = {name: _usual(rows) for name, rows in past.items()}
+    lengths = {name: _median(rows) for name, rows in past.items()}
     found: list[ScheduleSnapshot] = []
     unreadable: list[str] = []
-    for row in tx.all(STANDINGS, ("" if whose is None else "owned", whose or "")):
+    for row in tx.all(SCHEDULES, ("" if owner is None else "owned", owner or "")):
         schedule_id = row[0]
         try:
-            found.append(_standing(row, runs.get(schedule_id, []), lengths.get(schedule_id)))
+            found.append(
+                _schedule_snapshot(row, runs.get(schedule_id, []), lengths.get(schedule_id))
+            )
         except InvalidSchedule:
             unreadable.append(schedule_id)
     alive = tx.one("SELECT 1 FROM nodes WHERE alive_until > ?1 LIMIT 1", (tx.now,))
@@ -73,7 +75,7 @@ def standings(tx: Transaction) -> Snapshot:
     )
 
 
-def _standing(row: Row, runs: Iterable[Row], length: int | None) -> ScheduleSnapshot:
+def _schedule_snapshot(row: Row, runs: Iterable[Row], length: int | None) -> ScheduleSnapshot:
     schedule_id, text, paused, paused_until, run_at, due_at, *columns = row
     state = State(*columns)
     unfinished: list[Run] = []
@@ -98,11 +100,11 @@ def _standing(row: Row, runs: Iterable[Row], length: int | None) -> ScheduleSnap
 
 
 def _by_schedule(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """Return rows by their first column, in which order they are."""
+    """Group rows by their first column, by which they are ordered."""
     return {name: list(found) for name, found in groupby(rows, itemgetter(0))}
 
 
-def _usual(rows: Iterable[Row]) -> int:
-    """Return the median of lengths, which is one of them."""
+def _median(rows: Iterable[Row]) -> int:
+    """Return the lower median of run lengths, at least 1."""
     lengths: list[int] = [length for _, length in rows]
     return max(median_low(lengths), 1)

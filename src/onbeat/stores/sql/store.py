@@ -1,4 +1,4 @@
-"""The calls of `Store`, each handed to whoever makes it a transaction."""
+"""`SqlStore`: the calls of `Store`, each passed to a worker that makes it a transaction."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,6 +13,7 @@ from onbeat.core.runs.run import Accepted, Failed, StartedBy, Succeeded
 from onbeat.core.schedule import Schedule
 from onbeat.core.snapshot import Snapshot
 from onbeat.errors import RunIsOver
+from onbeat.ports.clock import Clock
 from onbeat.ports.rows import (
     BackfillStep,
     ChannelRow,
@@ -38,7 +39,6 @@ from onbeat.ports.store import (
     NOTHING_EXPECTED,
     Attempt,
     CheckChange,
-    Clock,
     Compose,
     Finished,
     HeartbeatResult,
@@ -49,15 +49,24 @@ from onbeat.ports.store import (
     RescueResult,
     Upserted,
 )
-from onbeat.stores.sql import backfill as backfilling
-from onbeat.stores.sql import claim as claiming
 from onbeat.stores.sql import (
+    backfill,
+    cancel,
+    claim,
     define,
     documents,
     edits,
+    expire,
+    finish,
+    gate,
+    groups,
+    manual,
     nodes,
     outbox,
+    pause,
+    plan_due,
     queries,
+    report,
     restored,
     snapshot,
     stuck,
@@ -65,14 +74,11 @@ from onbeat.stores.sql import (
     why_facts,
     zone_data,
 )
-from onbeat.stores.sql import finish as ending
-from onbeat.stores.sql import plan_due as planning
-from onbeat.stores.sql import report as reporting
 from onbeat.stores.sql.transaction import Call, Row, Transaction
 
 T = TypeVar("T")
 
-# Everything that a store has. A table, when it is moved, is its name, its columns and its rows.
+# All tables of a store. A table that is moved to another database: its name, columns and rows.
 TABLES = (
     "meta", "nodes", "groups", "schedules", "past_definitions", "schedule_state", "follows", "due",
     "schedule_runs", "events", "tokens", "outbox", "documents", "node_times",
@@ -81,27 +87,26 @@ Table = tuple[str, Sequence[str], Iterator[Row]]
 
 
 class Worker(Protocol):
-    """Who executes calls."""
+    """Executes calls."""
 
     async def write(self, call: Call[T]) -> T:
-        """Do a call as a transaction that is durable when this returns."""
+        """Execute a call as a transaction, which is durable when this returns."""
 
     async def read(self, call: Call[T]) -> T:
-        """Do a call that changes nothing."""
+        """Execute a call that changes nothing."""
 
-    async def glance(self, call: Call[T]) -> T:
-        """Do the same for the engine, which waits for nobody else who reads."""
+    async def read_for_engine(self, call: Call[T]) -> T:
+        """Execute a call that changes nothing for the engine, without waiting for other reads."""
 
 
 class SqlStore(ABC):
-    """What stores have in common. What they add is how a node joins, and who else writes."""
+    """What all SQL stores share. A database adds how nodes join and how other writers are seen."""
 
     is_shared: bool
 
     def __init__(self, worker: Worker, clock: Clock, store_id: str) -> None:
         self._work, self.clock = worker, clock
-        self.store_id = store_id  # made with the database, and told to the processes it starts
-
+        self.store_id = store_id  # created with the database, and passed to started processes
         self._by = ""
         self._only_of: str | None = None
         self._check_change: CheckChange | None = None
@@ -111,29 +116,29 @@ class SqlStore(ABC):
         self, who: str, *, only_of: str | None = None, check_change: CheckChange | None = None
     ) -> Self:
         same = copy(self)
-        same._by, same._only_of = who, only_of  # noqa: SLF001 - it is the same class
-        same._check_change = check_change  # noqa: SLF001 - here, too
+        same._by, same._only_of = who, only_of  # noqa: SLF001 - the same class
+        same._check_change = check_change  # noqa: SLF001 - the same class
         return same
 
     async def _write(self, call: Call[T]) -> T:
-        return await self._work.write(self._asked(call))
+        return await self._work.write(self._for_caller(call))
 
     async def _read(self, call: Call[T]) -> T:
-        return await self._work.read(self._asked(call))
+        return await self._work.read(self._for_caller(call))
 
-    def _asked(self, call: Call[T]) -> Call[T]:
-        """Have a call know who asks for it, if that is anybody."""
+    def _for_caller(self, call: Call[T]) -> Call[T]:
+        """Return a call that sets the caller on its transaction, if there is one to set."""
         by, only_of, marks_successes = self._by, self._only_of, self.marks_successes
         check_change = self._check_change
         if not by and only_of is None and check_change is None and not marks_successes:
             return call
 
-        def asked(tx: Transaction) -> T:
+        def call_for_caller(tx: Transaction) -> T:
             tx.by, tx.only_of, tx.marks_successes = by, only_of, marks_successes
             tx.check_change = check_change
             return call(tx)
 
-        return asked
+        return call_for_caller
 
     # -- definitions
 
@@ -165,16 +170,16 @@ class SqlStore(ABC):
         return await self._read(lambda tx: edits.before_edits(tx, schedule_ids))
 
     async def pause(self, schedule_id: str, *, note: str = "", until: int | None = None) -> bool:
-        return await self._write(lambda tx: define.pause(tx, schedule_id, note=note, until=until))
+        return await self._write(lambda tx: pause.pause(tx, schedule_id, note=note, until=until))
 
     async def resume(self, schedule_id: str, *, catchup: bool = False) -> bool:
-        return await self._write(lambda tx: define.resume(tx, schedule_id, catchup=catchup))
+        return await self._write(lambda tx: pause.resume(tx, schedule_id, catchup=catchup))
 
     async def delete(self, schedule_id: str, *, expected: int | None = None) -> bool:
         return await self._write(lambda tx: define.delete(tx, schedule_id, expected=expected))
 
     async def set_gate(self, *, is_open: bool) -> bool:
-        return await self._write(lambda tx: define.set_gate(tx, is_open=is_open))
+        return await self._write(lambda tx: gate.set_gate(tx, is_open=is_open))
 
     async def enqueue(
         self,
@@ -187,15 +192,15 @@ class SqlStore(ABC):
     ) -> RunRow:
         def call(tx: Transaction) -> RunRow:
             cause = (triggered_by, note)
-            run_id = define.enqueue(tx, schedule_id, cause, request_id=request_id, inputs=inputs)
-            return _there(tx, run_id)
+            run_id = manual.enqueue(tx, schedule_id, cause, request_id=request_id, inputs=inputs)
+            return _run_row(tx, run_id)
 
         return await self._write(call)
 
     async def cancel(self, run_id: int, *, note: str = "") -> RunRow:
         def call(tx: Transaction) -> RunRow:
-            ending.cancel(tx, run_id, note=note)
-            return _there(tx, run_id)
+            cancel.cancel(tx, run_id, note=note)
+            return _run_row(tx, run_id)
 
         return await self._write(call)
 
@@ -203,9 +208,9 @@ class SqlStore(ABC):
         self, run: int | str, outcome: Succeeded | Failed | Accepted, *, external_id: str = ""
     ) -> RunRow:
         def call(tx: Transaction) -> RunRow | RunIsOver:
-            run_id = run if isinstance(run, int) else reporting.run_of_key(tx, run)
-            refused = reporting.report(tx, run_id, outcome, external_id=external_id)
-            return refused or _there(tx, run_id)
+            run_id = run if isinstance(run, int) else report.run_of_key(tx, run)
+            refused = report.report(tx, run_id, outcome, external_id=external_id)
+            return refused or _run_row(tx, run_id)
 
         found = await self._write(call)
         if isinstance(found, RunIsOver):
@@ -216,23 +221,23 @@ class SqlStore(ABC):
         self, schedule_id: str, *, first: int, last: int, limit: int
     ) -> list[Choice]:
         return await self._read(
-            lambda tx: backfilling.preview(tx, schedule_id, first=first, last=last, limit=limit)
+            lambda tx: backfill.preview(tx, schedule_id, first=first, last=last, limit=limit)
         )
 
     async def backfill(
         self, schedule_id: str, *, first: int, last: int, limit: int
     ) -> BackfillStep:
         return await self._write(
-            lambda tx: backfilling.backfill(tx, schedule_id, first=first, last=last, limit=limit)
+            lambda tx: backfill.backfill(tx, schedule_id, first=first, last=last, limit=limit)
         )
 
     async def set_group(self, name: str, *, places: int) -> bool:
-        return await self._write(lambda tx: define.set_group(tx, name, places=places))
+        return await self._write(lambda tx: groups.set_group(tx, name, places=places))
 
     # -- the engine
 
     @abstractmethod
-    async def hold(self, node: Node) -> None: ...
+    async def acquire(self, node: Node) -> None: ...
 
     @abstractmethod
     async def register(self, node: Node) -> RescueResult: ...
@@ -267,35 +272,35 @@ class SqlStore(ABC):
         self, plan: PlanFunction, *, limit: int, node: Node | None = None, slots: int = 0
     ) -> PlanResult:
         return await self._write(
-            lambda tx: planning.plan_due(tx, plan, limit=limit, node=node, slots=slots)
+            lambda tx: plan_due.plan_due(tx, plan, limit=limit, node=node, slots=slots)
         )
 
     async def follow_zones(self, *, limit: int = zone_data.AT_ONCE) -> ZoneDataProgress | None:
         return await self._write(lambda tx: zone_data.follow(tx, limit=limit))
 
     async def claim(self, node: Node, *, limit: int) -> list[Attempt]:
-        return await self._write(lambda tx: claiming.claim(tx, node, limit=limit))
+        return await self._write(lambda tx: claim.claim(tx, node, limit=limit))
 
     async def announce(self, node: Node, attempts: Sequence[Attempt]) -> list[Attempt]:
-        return await self._write(lambda tx: claiming.announce(tx, node, attempts))
+        return await self._write(lambda tx: claim.announce(tx, node, attempts))
 
     async def skip_condition(self, attempts: Sequence[Attempt]) -> None:
-        await self._write(lambda tx: claiming.skip_condition(tx, attempts))
+        await self._write(lambda tx: claim.skip_condition(tx, attempts))
 
     async def to_end(self, node: Node) -> list[tuple[int, int]]:
-        return await self._work.glance(lambda tx: claiming.to_end(tx, node))
+        return await self._work.read_for_engine(lambda tx: claim.to_end(tx, node))
 
     async def expire(self, *, limit: int) -> int:
-        return await self._write(lambda tx: ending.expire(tx, limit=limit))
+        return await self._write(lambda tx: expire.expire(tx, limit=limit))
 
     async def hand_back(self, attempts: Sequence[Attempt]) -> None:
-        await self._write(lambda tx: claiming.hand_back(tx, attempts))
+        await self._write(lambda tx: claim.hand_back(tx, attempts))
 
     async def finish(self, finished: Sequence[Finished]) -> list[int]:
-        return await self._write(lambda tx: ending.finish(tx, finished))
+        return await self._write(lambda tx: finish.finish(tx, finished))
 
     async def next_due(self, *, after: int) -> int | None:
-        return await self._work.glance(lambda tx: queries.next_due(tx, after=after))
+        return await self._work.read_for_engine(lambda tx: queries.next_due(tx, after=after))
 
     # -- reading
 
@@ -351,7 +356,7 @@ class SqlStore(ABC):
         return await self._read(snapshot.standings)
 
     async def mark_stuck(self, *, after: int = 0, limit: int = 500) -> int | None:
-        found, following = await self._work.glance(
+        found, following = await self._work.read_for_engine(
             lambda tx: stuck.find(tx, after=after, limit=limit)
         )
         if found:
@@ -361,7 +366,7 @@ class SqlStore(ABC):
     async def prune(self, *, before: int, limit: int = 10_000) -> int:
         return await self._write(lambda tx: queries.prune(tx, before=before, limit=limit))
 
-    # -- what systems keep
+    # -- documents of systems
 
     async def keep(self, kind: str, name: str, body: object, *, user_id: str = "") -> None:
         await self._write(lambda tx: documents.keep(tx, kind, name, body, user_id=user_id))
@@ -385,27 +390,27 @@ class SqlStore(ABC):
     async def forget(self, kind: str, name: str) -> bool:
         return await self._write(lambda tx: documents.forget(tx, kind, name))
 
-    # -- who is told
+    # -- notifications
 
     async def to_send(self, channels: Collection[str]) -> OutboxWork:
-        return await self._work.glance(lambda tx: outbox.to_send(tx, channels))
+        return await self._work.read_for_engine(lambda tx: outbox.to_send(tx, channels))
 
     async def collect_notices(self, compose: Compose, *, limit: int) -> OutboxStep:
         return await self._write(lambda tx: outbox.collect(tx, compose, limit=limit))
 
-    async def take_letter(self, channel: str) -> OutgoingMessage | None:
+    async def take_message(self, channel: str) -> OutgoingMessage | None:
         return await self._write(lambda tx: outbox.take(tx, channel))
 
-    async def settle_letter(self, letter: OutgoingMessage, settled: DeliveryResult) -> bool:
+    async def record_delivery(self, letter: OutgoingMessage, settled: DeliveryResult) -> bool:
         return await self._write(lambda tx: outbox.settle(tx, letter, settled))
 
-    async def doubt_letters(self) -> int:
+    async def mark_in_doubt(self) -> int:
         return await self._write(outbox.doubt_silent)
 
     async def channels(self) -> list[ChannelRow]:
         return await self._read(outbox.channels)
 
-    # -- who may come in
+    # -- API tokens
 
     async def add_token(self, token: TokenRow, digest: str) -> bool:
         return await self._write(lambda tx: tokens.add(tx, token, digest))
@@ -430,7 +435,7 @@ class SqlStore(ABC):
         return await self._write(lambda tx: tokens.signing_key(tx, fresh))
 
 
-def _there(tx: Transaction, run_id: int) -> RunRow:
+def _run_row(tx: Transaction, run_id: int) -> RunRow:
     row = queries.run(tx, run_id)
-    assert row is not None, "what was just written is there"
+    assert row is not None, "the row was just written"
     return row

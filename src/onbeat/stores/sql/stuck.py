@@ -1,4 +1,4 @@
-"""Marking runs that take too long, each once, in the transaction that writes its event."""
+"""Mark runs that take too long, each once, in the transaction that writes its event."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -9,10 +9,10 @@ from onbeat.events import RunStuck
 from onbeat.stores.sql.schedule_rows import find_all
 from onbeat.stores.sql.transaction import Row, Transaction
 
-SHORTEST = 1_000  # milliseconds: younger runs are not looked at
+SHORTEST = 1_000  # milliseconds: runs that are younger are not considered
 COLUMNS = "run_id, schedule_id, run_at, attempt, started_at"
 
-# Those that may be stuck. The runs of short schedules end before they are looked at.
+# Runs that may be stuck. Short runs end before they are considered.
 IN_FLIGHT = f"""
 SELECT {COLUMNS} FROM schedule_runs INDEXED BY unfinished_runs
  WHERE finished_at IS NULL AND status = 'STARTED' AND stuck_at IS NULL AND started_at <= ?1
@@ -43,36 +43,36 @@ MARK = "UPDATE schedule_runs SET stuck_at = ?1, updated_at = ?1 WHERE run_id IN 
 
 
 def find(tx: Transaction, *, after: int, limit: int) -> tuple[dict[int, str], int | None]:
-    """Return stuck runs and their schedules, of those later than `after`; and where to go on."""
+    """Return stuck runs later than `after` with their schedules, and where to continue."""
     rows = tx.all(IN_FLIGHT, (tx.now - SHORTEST, after, limit))
     stuck = {row[0]: str(row[1]) for row, _ in _stuck(tx, rows)}
     return stuck, rows[-1][0] if len(rows) == limit else None
 
 
 def mark(tx: Transaction, found: dict[int, str]) -> int:
-    """Mark runs that are stuck and not marked yet; return how many. They are judged again."""
+    """Mark runs that are still stuck and not marked yet; return how many."""
     tx.hold(sorted(set(found.values())))
     stuck = _stuck(tx, tx.all(STILL_IN_FLIGHT, (sorted(found),)))
     if stuck:
         tx.run(MARK, (tx.now, [row[0] for row, _ in stuck]))
     for (run_id, schedule_id, run_at, attempt, started_at), limit in stuck:
         lasts = tx.now - started_at
-        tx.tell(RunStuck(schedule_id, run_id, run_at, attempt, lasts, limit.length, limit.rule))
+        tx.emit(RunStuck(schedule_id, run_id, run_at, attempt, lasts, limit.length, limit.rule))
     return len(stuck)
 
 
 def _stuck(tx: Transaction, rows: Sequence[Row]) -> list[tuple[Row, Limit]]:
-    """Return those of some runs in flight that are stuck now, each with the limit it exceeds."""
+    """Return those of some runs in flight that are stuck, each with the limit that it exceeds."""
     ids = sorted({str(row[1]) for row in rows})
     if not ids:
         return []
     past = tx.all(LENGTHS, (ids,))
     lengths = {name: [each[1] for each in of] for name, of in groupby(past, itemgetter(0))}
     limits: dict[str, Limit | None] = {}
-    for known in find_all(tx, ids):
-        schedule = known.schedule()
+    for stored in find_all(tx, ids):
+        schedule = stored.schedule()
         warn_after = None if schedule is None else schedule.policy.warn_after
-        limits[known.schedule_id] = stuck_after(warn_after, lengths.get(known.schedule_id, ()))
+        limits[stored.schedule_id] = stuck_after(warn_after, lengths.get(stored.schedule_id, ()))
     found: list[tuple[Row, Limit]] = []
     for row in rows:
         limit = limits.get(row[1])

@@ -1,4 +1,4 @@
-"""Who may come in: tokens, links and sessions. Of a secret there is only its digest."""
+"""API tokens, login links and sessions. Of their secrets only digests are stored."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ INSERT INTO tokens ({COLUMNS}, digest) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?
     ON CONFLICT DO NOTHING
 """
 
-# Who uses it up is the one that finds it unused: another waits, and then finds it used.
+# A link is used once: a concurrent transaction waits, and then finds it used.
 USE_UP = f"""
 UPDATE tokens SET used_at = ?2
  WHERE digest = ?1 AND kind = 'link' AND used_at IS NULL AND expires_at > ?2
@@ -30,22 +30,22 @@ SELECT {COLUMNS} FROM tokens
  WHERE kind = 'token' OR (kind = 'session' AND expires_at > ?1) ORDER BY token_id
 """
 
-# What expires by itself is forgotten; a token that has expired is shown until it is revoked.
+# Expired links and sessions are deleted; an expired token is listed until it is revoked.
 FORGET = "DELETE FROM tokens WHERE kind <> 'token' AND expires_at <= ?1"
 
 REVOKE = f"DELETE FROM tokens WHERE token_id = ?1 AND kind <> 'link' RETURNING {COLUMNS}"
 
-REVOKE_MADE_WITH = f"""
+REVOKE_DERIVED = f"""
 DELETE FROM tokens WHERE kind <> 'token' AND created_by = ?1 RETURNING {COLUMNS}
 """
 
 
 def add(tx: Transaction, token: TokenRow, digest: str) -> bool:
-    """Keep a token. The contract is `Store.add_token`."""
+    """Add a token. The contract is `Store.add_token`."""
     tx.run(FORGET, (tx.now,))
     if not _insert(tx, token, digest):
         return False
-    tx.tell(TokenCreated(token.token_id, token.kind, token.scope, token.owner, token.expires_at))
+    tx.emit(TokenCreated(token.token_id, token.kind, token.scope, token.owner, token.expires_at))
     return True
 
 
@@ -65,14 +65,14 @@ def listed(tx: Transaction) -> list[TokenRow]:
 
 
 def of_digest(tx: Transaction, digest: str) -> TokenRow | None:
-    """Return what a secret is. The contract is `Store.token_of`."""
+    """Return the token of a secret. The contract is `Store.token_of`."""
     return _token(tx.one(OF_DIGEST, (digest, tx.now)))
 
 
 def open_session(
     tx: Transaction, link: str, session: str, session_id: str, *, expires_in: int
 ) -> TokenRow | None:
-    """Use a link up and open a session. The contract is `Store.open_session`."""
+    """Exchange a link for a session. The contract is `Store.open_session`."""
     used = _token(tx.one(USE_UP, (link, tx.now)))
     if used is None:
         return None
@@ -85,21 +85,23 @@ def open_session(
         used_at=None,
     )
     is_new = _insert(tx, opened, session)
-    assert is_new, "a random id is nobody else's"
+    assert is_new, "a random id is unique"
     tx.by = tx.by or f"session:{opened.name}"
-    tx.tell(SessionOpened(session_id, used.token_id, opened.scope, opened.owner, opened.expires_at))
+    tx.emit(SessionOpened(session_id, used.token_id, opened.scope, opened.owner, opened.expires_at))
     return opened
 
 
 def revoke(tx: Transaction, token_id: str) -> TokenRow | None:
-    """Let nobody in by a token any more. The contract is `Store.revoke_token`."""
-    gone = _token(tx.one(REVOKE, (token_id,)))
-    if gone is None:
+    """Revoke a token or session. The contract is `Store.revoke_token`."""
+    revoked = _token(tx.one(REVOKE, (token_id,)))
+    if revoked is None:
         return None
-    made = tx.all(REVOKE_MADE_WITH, (f"{gone.kind}:{gone.name}",)) if gone.kind == "token" else []
-    for each in (gone, *(TokenRow(*row) for row in made)):
-        tx.tell(TokenRevoked(each.token_id, each.kind, each.scope, each.owner))
-    return gone
+    derived: list[Row] = []
+    if revoked.kind == "token":
+        derived = tx.all(REVOKE_DERIVED, (f"{revoked.kind}:{revoked.name}",))
+    for each in (revoked, *(TokenRow(*row) for row in derived)):
+        tx.emit(TokenRevoked(each.token_id, each.kind, each.scope, each.owner))
+    return revoked
 
 
 def signing_key(tx: Transaction, fresh: str) -> str:
@@ -108,7 +110,7 @@ def signing_key(tx: Transaction, fresh: str) -> str:
         "INSERT INTO meta (name, value) VALUES ('signing_key', ?1) ON CONFLICT DO NOTHING", (fresh,)
     )
     found = tx.one("SELECT value FROM meta WHERE name = 'signing_key'")
-    assert found is not None, "what was just written is there"
+    assert found is not None, "the row was just written"
     return str(found[0])
 
 

@@ -1,16 +1,16 @@
-"""What a call works on: one transaction, and one notation that every database reads.
+"""The transaction that a call works on, and the SQL notation that every database understands.
 
-Statements are written in what SQLite and PostgreSQL share, with these signs:
+Statements are written in the SQL that SQLite and PostgreSQL share, with this notation:
 
     ?1, ?2           a value, by its number
-    IN (?1[])        one of a list of values
-    VALUES {(...)}   a row for each of many, whose own values are ?int and ?text
-    IN ({?text})     one of many values, which are not a binding but many
-    INDEXED BY ...   is for SQLite alone, FOR UPDATE and FOR KEY SHARE for PostgreSQL alone
+    IN (?1[])        one of a list of values, which is one binding
+    VALUES {(...)}   one row for each of many, whose own values are ?int and ?text
+    IN ({?text})     one of many values, each a binding of its own
+    INDEXED BY ...   for SQLite only; FOR UPDATE and FOR KEY SHARE for PostgreSQL only
 
-One schedule has one writer: whoever decides, ends, edits, pauses or deletes holds the schedule's
-state row. All but those who take only what is free hold them in the order of their ids, after the
-gate, the definitions and a node's row; so nobody waits in a circle.
+One schedule has one writer: a transaction that decides, ends, edits, pauses or deletes holds the
+schedule's state row. Locks are taken in one order, so that there are no deadlocks: the gate, the
+definitions, a node's row, then state rows by id. Only SKIP LOCKED reads take rows in another order.
 """
 
 from abc import ABC, abstractmethod
@@ -23,28 +23,28 @@ from msgspec.structs import replace
 from onbeat.events import Event, RunSucceeded, encode_events
 from onbeat.ports.store import CheckChange
 
-Row = tuple[Any, ...]  # what a column holds, its statement says
+Row = tuple[Any, ...]  # with the columns of its statement
 Value = int | float | str | None
 Values = Sequence[Value]
 Bindings = Sequence[Value | Sequence[Value]]
 T = TypeVar("T")
 
-MOST_EVENTS = 1000  # in one row: who reads events reads whole rows
+MOST_EVENTS = 1000  # in one row: readers read whole rows
 
 
 class Transaction(ABC):
-    """What a call may do: read, write, and tell what happened.
+    """One transaction: it reads, writes and emits events.
 
-    `now` is read once, or again when what was to be held was waited for. `by` is who asked for it,
-    and `only_of` whose schedules that is about: to them there are no others. `check_change` refuses
-    changes of definitions that the caller may not make. `marks_successes` is whether somebody wants
-    to hear of every run that succeeds.
+    `now` is read once, and again after locks were waited for. `by` names the caller, and `only_of`
+    the owner that it is restricted to: other owners' schedules do not exist for it. `check_change`
+    refuses changes of definitions that the caller may not make. `marks_successes`: whether a
+    channel wants to be notified of every successful run.
     """
 
     __slots__ = ("by", "check_change", "events", "marks_successes", "now", "only_of")
 
     is_shared: ClassVar[bool]  # whether other nodes plan and run on the same database
-    SIZE: ClassVar[str]  # the statement that tells what all tables take on disk, in bytes
+    SIZE: ClassVar[str]  # the statement that returns the size of all tables on disk, in bytes
 
     def __init__(self, now: int) -> None:
         self.now = now
@@ -56,16 +56,16 @@ class Transaction(ABC):
 
     @property
     def written_at(self) -> str:
-        """What time it is when a statement is executed, as the statement says it; ?1 is `now`."""
+        """The SQL expression of the time when a statement is executed; ?1 is `now`."""
         return "?1"
 
     @property
     def due_from(self) -> int:
-        """From when on there can be due rows that are worth a look."""
+        """The instant from which on to look for due rows."""
         return 0
 
-    def oldest_writer(self, before: int) -> int | None:  # noqa: ARG002 - of those that are shared
-        """Return since when a transaction is open that may have written an event by `before`."""
+    def oldest_writer(self, before: int) -> int | None:  # noqa: ARG002 - for shared stores
+        """Return when the oldest open transaction began that may have events of `before`."""
         return None
 
     @abstractmethod
@@ -82,66 +82,66 @@ class Transaction(ABC):
 
     @abstractmethod
     def many(self, sql: str, values: Values, first: Bindings = ()) -> int:
-        """Execute a statement for many rows, if there are any; return how many it changed.
+        """Execute a statement for many rows, if there are any; return how many rows it changed.
 
-        `values` are the rows' own, row after row; `first` are ?1, ?2 and so on, the same for all.
+        `values` has the values of each row, row after row; `first` binds ?1, ?2, … for all rows.
         """
 
     @abstractmethod
     def each(self, sql: str, values: Values, first: Bindings = ()) -> list[Row]:
-        """Do the same, and return the rows that the statement returns."""
+        """Execute a statement for many rows, as `many`; return the rows that it returns."""
 
     @abstractmethod
     def hold(self, schedule_ids: Collection[str]) -> None:
-        """Be the only one who decides about these schedules until the end; wait for who is."""
+        """Lock the state rows of schedules, in the order of ids, until the transaction ends."""
 
     @abstractmethod
     def hold_definitions(self) -> None:
-        """Be the only one who adds or forgets schedules until the end."""
+        """Lock the set of schedules: only this transaction adds or removes any until its end."""
 
     @abstractmethod
     def keep_gate(self) -> None:
-        """Let nobody turn the gate until the end."""
+        """Lock the gate in share mode: it does not change until the end of the transaction."""
 
     @abstractmethod
     def hold_gate(self) -> None:
-        """Wait for all who keep the gate as it is, and let nobody do so until the end."""
+        """Lock the gate exclusively until the end: wait for all who hold it in share mode."""
 
     @abstractmethod
     def take_due(self, limit: int) -> list[Row]:
-        """Return due rows in time order, with what their schedules say, and hold them.
+        """Lock due rows; return them in time order, with their schedules' definitions.
 
-        Those that somebody else holds are left to them. Each row has the columns of `rows.DueRow`.
+        Rows locked by others are left out. Each row has the columns of `rows.DueRow`.
         """
 
     @abstractmethod
     def take_waiting(
         self, needs: Sequence[str], limit: int, but_groups: Sequence[str], but: Sequence[str]
     ) -> list[Row]:
-        """Return runs that may be claimed, the first to start first, and hold their schedules.
+        """Lock runs that may be claimed, and their schedules; return them in the order to start.
 
-        Those that somebody else holds are left to them, and so are those of some groups and of some
-        schedules. Each row has the columns of `rows.WaitingRow`.
+        Rows locked by others are left out, and so are those of `but_groups` and of the schedules
+        `but`. Each row has the columns of `rows.WaitingRow`.
         """
 
     @abstractmethod
     def take_groups(self, names: Sequence[str]) -> dict[str, int]:
-        """Hold groups, but for those that somebody else holds; return how many places each has."""
+        """Lock groups, except those locked by others; return how many places each has."""
 
     @abstractmethod
     def take_run_ids(self, n: int) -> Sequence[int]:
-        """Return `n` run ids that nothing else will have, later ones greater."""
+        """Return `n` new run ids in ascending order."""
 
     @abstractmethod
     def leave_out_ids(self, n: int) -> None:
-        """Give `n` run ids, and as many numbers of event rows, to nobody."""
+        """Skip `n` run ids and `n` event row ids."""
 
-    def tell(self, event: Event) -> None:
-        """Have an event written with this transaction."""
+    def emit(self, event: Event) -> None:
+        """Write an event with this transaction."""
         self.events.append(event)
 
     def write_events(self) -> None:
-        """Write what was told: as one row, or as several if that is a lot."""
+        """Write the emitted events, MOST_EVENTS to a row."""
         if not self.events:
             return
         if self.by:
@@ -153,8 +153,8 @@ class Transaction(ABC):
         is_notable = any(event.is_notable for event in events) or (
             self.marks_successes and any(isinstance(each, RunSucceeded) for each in events)
         )
-        # Of when it is written, not of when the transaction began: who follows events takes those
-        # of long ago for complete, and no row is to appear among them afterwards.
+        # The time of writing, not of the beginning of the transaction: readers take old events for
+        # complete, and no row may appear among them afterwards.
         self.run(
             "INSERT INTO events (at, body, asked_by, to_notify) "
             f"VALUES ({self.written_at}, ?2, ?3, ?4)",
@@ -166,7 +166,7 @@ Call = Callable[[Transaction], T]
 
 
 def as_json(value: object) -> str:
-    """Return a value as it is kept."""
+    """Return a value as JSON text."""
     return _JSON.encode(value).decode()
 
 

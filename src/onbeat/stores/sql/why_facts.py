@@ -1,4 +1,4 @@
-"""What is known of a schedule and an instant: all that `why` needs, read at one moment."""
+"""The facts about a schedule and an instant that `why` explains, read in one transaction."""
 
 from msgspec.structs import replace
 
@@ -32,7 +32,7 @@ SELECT revision, {RUN_FACTS} FROM schedule_runs
  ORDER BY run_at LIMIT 1
 """
 
-BY_HAND = f"""
+MANUAL = f"""
 SELECT revision, {RUN_FACTS} FROM schedule_runs
  WHERE run_at = ?2 AND schedule_id = ?1 AND request_id <> '' ORDER BY run_id DESC LIMIT 1
 """
@@ -57,7 +57,7 @@ SELECT 1 FROM schedule_runs
  LIMIT 1
 """
 
-SAID = """
+PAST_DEFINITIONS = """
 SELECT definition, until_at FROM past_definitions
  WHERE schedule_id = ?1 ORDER BY until_at, revision
 """
@@ -76,7 +76,7 @@ SELECT {RUN_FACTS} FROM schedule_runs INDEXED BY runs_in_group
  ORDER BY run_id LIMIT 100
 """
 
-# Nodes that were up between a tick and its decision, and the last before and the first after.
+# Nodes that were up between a tick and its decision, and the last planner that was up before.
 UP = """
 SELECT name, started_at, ended_at, plans FROM node_times
  WHERE started_at <= ?2 AND (ended_at IS NULL OR ended_at >= ?1)
@@ -94,23 +94,23 @@ META = "SELECT name, value FROM meta WHERE name IN ('gate_closed_at', 'history_f
 
 
 def facts(tx: Transaction, schedule_id: str, at: int | None) -> Facts:
-    """Return what is known. The contract is `Store.facts`."""
-    known = find(tx, schedule_id)
-    if known is None or is_foreign(tx, known.state.user_id):
-        known = existing(tx, schedule_id)
+    """Return the facts. The contract is `Store.facts`."""
+    stored = find(tx, schedule_id)
+    if stored is None or is_foreign(tx, stored.state.user_id):
+        stored = existing(tx, schedule_id)
     if at is None:
-        at = _latest(tx, known)
-    spells = _spells(tx, known)
-    then = next((each for each in spells if each.until is None or at <= each.until), None)
+        at = _latest(tx, stored)
+    spans = _definition_spans(tx, stored)
+    then = next((each for each in spans if each.until is None or at <= each.until), None)
     schedule = None if then is None or at <= then.after else then.schedule
     row = tx.one(OWN, (schedule_id, at))
-    if row is None and _is_tick(schedule, at, known):  # a range is of ticks, not of all instants
+    if row is None and _is_tick(schedule, at, stored):  # a range covers ticks, not all instants
         row = tx.one(RANGE, (schedule_id, at))
     elif row is None:
-        row = tx.one(BY_HAND, (schedule_id, at))
+        row = tx.one(MANUAL, (schedule_id, at))
     run = None if row is None else _run(row[1:])
     if row is not None:
-        schedule = _as_decided(tx, known, row[0])
+        schedule = _as_decided(tx, stored, row[0])
     before, after = _rows_around(tx, schedule, schedule_id, at)
     meta = {name: int(value) for name, value in tx.all(META)}
     blocker = None
@@ -122,32 +122,32 @@ def facts(tx: Transaction, schedule_id: str, at: int | None) -> Facts:
         "SELECT pause_note, created_at, paused_at, paused_by FROM schedules WHERE schedule_id = ?1",
         (schedule_id,),
     )
-    assert about is not None, "a schedule that is known has a row"
+    assert about is not None, "the schedule was just read"
     return Facts(
         schedule_id,
         at,
         tx.now,
         schedule,
         created_at=about[1],
-        decided_until=known.state.decided_until,
-        due=None if due is None or known.paused else Due(*due),
-        is_paused=known.paused,
+        decided_until=stored.state.decided_until,
+        due=None if due is None or stored.paused else Due(*due),
+        is_paused=stored.paused,
         pause_note=about[0],
-        paused_until=known.paused_until,
+        paused_until=stored.paused_until,
         gate_closed_at=meta.get("gate_closed_at"),
         history_from=meta.get("history_from", 0),
-        past=known.state.past,
+        past=stored.state.past,
         run=run,
         blocker=blocker,
         is_first_behind=run is None
         or tx.one(EARLIER_BEHIND, (schedule_id, run.blocked_by, run.run_at)) is None,
         group=_group(tx, schedule),
         nodes=_alive(tx),
-        spells=spells,
-        revision=known.state.revision,
+        spells=spans,
+        revision=stored.state.revision,
         row_before=before,
         row_after=after,
-        was_moved=run is not None and _was_moved(tx, known, run),
+        was_moved=run is not None and _was_moved(tx, stored, run),
         up=_up(tx, run, at),
         paused_at=about[2],
         paused_by=about[3],
@@ -155,7 +155,7 @@ def facts(tx: Transaction, schedule_id: str, at: int | None) -> Facts:
 
 
 def _alive(tx: Transaction) -> list[NodeFacts]:
-    """Return the nodes that are alive."""
+    """Return the nodes that are up."""
     return [
         NodeFacts(node.name, node.offers, node.node_id)
         for node in nodes(tx)
@@ -185,55 +185,55 @@ def _up(tx: Transaction, run: RunFacts | None, at: int) -> list[UpFacts]:
     return sorted(found, key=lambda each: each.started_at)
 
 
-def _latest(tx: Transaction, known: StoredSchedule) -> int:
-    """Return the latest tick that has a row, or start by hand, else the next tick, else now."""
-    row = tx.one(LATEST, (known.schedule_id, tx.now // 1000))
+def _latest(tx: Transaction, stored: StoredSchedule) -> int:
+    """Return the latest tick or manual run that has a row, else the next tick, else now."""
+    row = tx.one(LATEST, (stored.schedule_id, tx.now // 1000))
     if row is not None and row[0] is not None:
         return int(row[0])
-    return tx.now // 1000 if known.run_at is None else known.run_at
+    return tx.now // 1000 if stored.run_at is None else stored.run_at
 
 
-def _spells(tx: Transaction, known: StoredSchedule) -> list[DefinitionSpan]:
-    """Return what a schedule said, one after another."""
+def _definition_spans(tx: Transaction, stored: StoredSchedule) -> list[DefinitionSpan]:
+    """Return the definitions of a schedule with the time that each was in force, in order."""
     found: list[DefinitionSpan] = []
-    rows = tx.all(SAID, (known.schedule_id,))
-    was_deleted = any(not text for text, _ in rows)  # then a row says when it was first defined
-    after = 0 if was_deleted else known.state.created_at // 1000
+    rows = tx.all(PAST_DEFINITIONS, (stored.schedule_id,))
+    was_deleted = any(not text for text, _ in rows)  # then a row has when it was first defined
+    after = 0 if was_deleted else stored.state.created_at // 1000
     for text, until_at in rows:
         until = until_at // 1000
-        said = _read(known, text)
-        found.append(DefinitionSpan(said, after, until, is_unreadable=bool(text) and said is None))
+        past = _read(stored, text)
+        found.append(DefinitionSpan(past, after, until, is_unreadable=bool(text) and past is None))
         after = until
-    if known.deleted:
+    if stored.deleted:
         return [*found, DefinitionSpan(None, after)]
-    schedule = _read(known, known.text)
+    schedule = _read(stored, stored.text)
     if not found and schedule is not None and schedule.ticks_once:
         after = 0  # single times may be past when they are defined
     return [*found, DefinitionSpan(schedule, after, is_unreadable=schedule is None)]
 
 
-def _was_moved(tx: Transaction, known: StoredSchedule, run: RunFacts) -> bool:
-    """Return whether a run is older than its revision: only an edit can have moved it there."""
-    if run.triggered_by == "backfill":  # it has the revision of when it was asked for
+def _was_moved(tx: Transaction, stored: StoredSchedule, run: RunFacts) -> bool:
+    """Return whether a run is older than its revision: an edit moved it there."""
+    if run.triggered_by == "backfill":  # it has the revision at the time of the backfill
         return False
-    row = tx.one(BEGAN, (known.schedule_id, run.revision))
+    row = tx.one(BEGAN, (stored.schedule_id, run.revision))
     return row is not None and row[0] is not None and run.created_at < row[0]
 
 
-def _is_tick(schedule: Schedule | None, at: int, known: StoredSchedule) -> bool:
-    every_run = replace(known.state.past, runs_used=0)
+def _is_tick(schedule: Schedule | None, at: int, stored: StoredSchedule) -> bool:
+    every_run = replace(stored.state.past, runs_used=0)
     return schedule is not None and schedule.trigger.has(at, every_run)
 
 
-def _as_decided(tx: Transaction, known: StoredSchedule, revision: int) -> Schedule | None:
-    """Return what a schedule said when a tick was decided."""
-    row = tx.one(OF_REVISION, (known.schedule_id, revision))
-    return _read(known, known.text if row is None else row[0])
+def _as_decided(tx: Transaction, stored: StoredSchedule, revision: int) -> Schedule | None:
+    """Return a schedule as defined when a tick was decided."""
+    row = tx.one(OF_REVISION, (stored.schedule_id, revision))
+    return _read(stored, stored.text if row is None else row[0])
 
 
-def _read(known: StoredSchedule, text: str) -> Schedule | None:
+def _read(stored: StoredSchedule, text: str) -> Schedule | None:
     try:
-        return from_definition(known.schedule_id, text) if text else None
+        return from_definition(stored.schedule_id, text) if text else None
     except InvalidSchedule:
         return None
 
@@ -244,7 +244,7 @@ def _group(tx: Transaction, schedule: Schedule | None) -> GroupFacts | None:
         return None
     row = tx.one("SELECT places FROM groups WHERE name = ?1", (name,))
     used = [_run(found) for found in tx.all(IN_GROUP, (name,))]
-    if tx.only_of is not None:  # of others it is told that they are there
+    if tx.only_of is not None:  # runs of other owners are counted and not named
         ids = sorted({run.schedule_id for run in used})
         own = {each[0] for each in tx.all(OWN_OF, (tx.only_of, ids))}
         used = [run if run.schedule_id in own else replace(run, schedule_id="") for run in used]
@@ -253,5 +253,5 @@ def _group(tx: Transaction, schedule: Schedule | None) -> GroupFacts | None:
 
 def _run(row: Row) -> RunFacts:
     found = dict(zip(RunFacts.__struct_fields__, row, strict=True))
-    kept = {"detail": read_detail(found["detail"]), "tried": read_tried(found["tried"])}
-    return RunFacts(**found | kept | {"status": Status(found["status"])})
+    decoded = {"detail": read_detail(found["detail"]), "tried": read_tried(found["tried"])}
+    return RunFacts(**found | decoded | {"status": Status(found["status"])})

@@ -1,7 +1,7 @@
-"""Carrying decisions out: the run rows they come to, and where each schedule is left.
+"""Carry out decisions: write their run rows, and move the position of each schedule.
 
 The invariant everything rests on: a live schedule's due row is the first tick later than its
-`decided_until`, and every tick up to that has its row. Both move in the same transaction.
+`decided_until`, and every tick up to that has a run row. Both move in the same transaction.
 """
 
 from collections import Counter, defaultdict
@@ -16,13 +16,13 @@ from onbeat.core.runs.run import Run, TriggeredBy, run_key
 from onbeat.core.schedule import Schedule
 from onbeat.events import MOST_OVERLAPS, RunEnqueued, RunSkipped, RunStarted
 from onbeat.ports.store import Attempt, Node
-from onbeat.stores.sql.finish import carry_out_about
+from onbeat.stores.sql.cancel import carry_out_on_run
 from onbeat.stores.sql.rows import State, detail_text, earlier, late_by
 from onbeat.stores.sql.transaction import Row, Transaction, Value, as_json
 
 
 class Decided(msgspec.Struct, gc=False):
-    """The decisions about one schedule, to be carried out."""
+    """The decisions about one schedule that are to be carried out."""
 
     schedule: Schedule
     state: State
@@ -32,7 +32,7 @@ class Decided(msgspec.Struct, gc=False):
 
 
 class CarriedOut(msgspec.Struct):
-    """What came of carrying out decisions."""
+    """The result of carrying out decisions."""
 
     attempts: list[Attempt] = []  # announced for the node
     enqueued: int = 0
@@ -77,7 +77,7 @@ UPDATE schedule_state AS t SET rated = given.rated
  WHERE t.schedule_id = given.schedule_id
 """
 
-# How many ticks before each were skipped for the same run: as many as matter.
+# How many earlier ticks were skipped for the same run, up to MOST_OVERLAPS.
 OVERLAPS = f"""
   WITH given (run_id, blocked_by, schedule_id) AS (VALUES {{(?int,?int,?text)}})
 SELECT g.run_id, (
@@ -101,9 +101,9 @@ UPDATE schedule_state AS t
 def carry_out(
     tx: Transaction, decided: Sequence[Decided], node: Node | None = None, slots: int = 0
 ) -> CarriedOut:
-    """Write the runs that were decided, and move each schedule's position.
+    """Write the decided runs, and move the position of each schedule.
 
-    A tick that has its row already keeps it. Up to `slots` runs are announced for `node`.
+    A tick that already has a row keeps it. Up to `slots` runs are announced for `node`.
     """
     writing = DecisionWriter(tx, node, slots)
     ticks = sum(
@@ -119,27 +119,27 @@ def carry_out(
 
 
 class DecisionWriter:
-    """The rows that a batch of decisions comes to, written together at the end."""
+    """The rows of a batch of decisions, written together by `finish`."""
 
     def __init__(self, tx: Transaction, node: Node | None, slots: int) -> None:
         self._tx, self._node, self._slots = tx, node, slots
         self.ids: Sequence[int] = ()  # of the runs to write
-        self._started: list[Value] = []  # what START_RUNS binds for each run, one after another
-        self._others: list[Value] = []  # what INSERT_RUNS does
-        # Where positions move to and by how many runs, and whose: a herd moves as one.
+        self._started: list[Value] = []  # values of START_RUNS, row after row
+        self._others: list[Value] = []  # values of INSERT_RUNS, row after row
+        # Schedules by the position that they move to and the runs they add: many move alike.
         self._moves: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
         self._misses: dict[str, Row] = {}  # by schedule
-        self._spread: list[Value] = []  # what SPREAD binds, where that has changed
-        self._rated: list[Value] = []  # what RATED binds
-        self._told: list[RunEnqueued | RunSkipped | RunStarted] = []  # one a row
+        self._spread: list[Value] = []  # values of SPREAD, where that changed
+        self._rated: list[Value] = []  # values of RATED
+        self._events: list[RunEnqueued | RunSkipped | RunStarted] = []  # one a row
         self._attempts: list[Attempt] = []
         self._enqueued = 0
 
     def add(self, each: Decided, taken: Iterator[int]) -> None:
-        """Turn the decisions about one schedule into rows, with the next of the ids taken."""
+        """Turn the decisions about one schedule into rows; `taken` yields their run ids."""
         schedule_id, state = each.schedule.schedule_id, each.state
         iteration, last = state.iteration, 0
-        ids: dict[int, int] = {}  # of the runs that one may wait for, by tick
+        ids: dict[int, int] = {}  # run ids that a decision may refer to, by tick
         for run in each.unfinished:
             if not run.request_id:
                 ids[run.run_at] = run.run_id
@@ -147,25 +147,25 @@ class DecisionWriter:
             if isinstance(decision, (Launch, Queue)):
                 iteration += 1
                 run_id = next(taken)
-                self._begin(each, decision, run_id, iteration, ids)
+                self._enqueue(each, decision, run_id, iteration, ids)
             elif isinstance(decision, Skip):
                 run_id = next(taken)
                 self._skip(each, decision, run_id, iteration, ids)
             else:
-                carry_out_about(self._tx, schedule_id, decision)
+                carry_out_on_run(self._tx, schedule_id, decision)
                 continue
-            last = decision.tick.run_at  # they are in order
+            last = decision.tick.run_at  # decisions are in time order
             ids[last] = run_id
         self._moves[last, iteration - state.iteration].append(schedule_id)
         if each.spread_until != state.spread_until:
             self._spread += (each.spread_until, schedule_id)
-        rate, begun = each.schedule.policy.rate, iteration - state.iteration
-        if rate is not None and begun:
-            counted = (*state.past.rated, *[self._tx.now] * begun)[-rate.most :]
+        rate, added = each.schedule.policy.rate, iteration - state.iteration
+        if rate is not None and added:
+            counted = (*state.past.rated, *[self._tx.now] * added)[-rate.most :]
             self._rated += (as_json(counted), schedule_id)
 
     def finish(self) -> CarriedOut:
-        """Write it all."""
+        """Write all rows."""
         tx = self._tx
         if not self.ids:
             return CarriedOut()
@@ -173,35 +173,35 @@ class DecisionWriter:
         written = tx.many(START_RUNS, self._started, (tx.now, leased_by))
         written += tx.many(INSERT_RUNS, self._others, (tx.now,))
         if written < len(self.ids):
-            self._keep_those_already_there()
+            self._drop_existing()
         for move, schedule_ids in self._moves.items():
             tx.many(MOVE_STATES, schedule_ids, move)
         tx.many(SPREAD, self._spread)
         tx.many(RATED, self._rated)
         tx.many(NOTE_MISSES, list(chain.from_iterable(self._misses.values())))
         self._count_overlaps()
-        tx.events += self._told
+        tx.events += self._events
         return CarriedOut(self._attempts, self._enqueued)
 
     def _count_overlaps(self) -> None:
-        """Have events tell how many ticks in a row were skipped for the same run."""
+        """Set in events how many ticks in a row were skipped for the same run."""
         found = {
             event.run_id: n
-            for n, event in enumerate(self._told)
+            for n, event in enumerate(self._events)
             if isinstance(event, RunSkipped)
             and event.reason == "overlap"
             and event.blocked_by is not None
         }
         given: list[Value] = []
         for run_id, n in found.items():
-            event = self._told[n]
+            event = self._events[n]
             assert isinstance(event, RunSkipped)
             given += (run_id, event.blocked_by, event.schedule_id)
         for run_id, before in self._tx.each(OVERLAPS, given) if given else ():
             n = found[run_id]
-            self._told[n] = replace(self._told[n], overlaps=before + 1)
+            self._events[n] = replace(self._events[n], overlaps=before + 1)
 
-    def _begin(
+    def _enqueue(
         self,
         each: Decided,
         decision: Launch | Queue,
@@ -209,11 +209,11 @@ class DecisionWriter:
         iteration: int,
         ids: Mapping[int, int],
     ) -> None:
-        """Enqueue a run, and announce it at once for the node that plans: one write less."""
+        """Enqueue a run, or announce it directly for the planning node, which saves a write."""
         schedule, state, tick, by = each.schedule, each.state, decision.tick, decision.triggered_by
         schedule_id, target, node = schedule.schedule_id, schedule.target, self._node
         blocker = None if isinstance(decision, Launch) else ids[decision.behind]
-        as_planned = _as_planned(each, tick, run_id, iteration, by)
+        tick_columns = _tick_columns(each, tick, run_id, iteration, by)
         if (
             node is not None
             and blocker is None
@@ -222,8 +222,8 @@ class DecisionWriter:
             and schedule.starts_directly
             and target.needs in node.offers
         ):
-            self._started += as_planned
-            self._told.append(
+            self._started += tick_columns
+            self._events.append(
                 RunStarted(
                     schedule_id, run_id, tick.run_at, 1, node.node_id, 1, tick.due_at, by,
                     tick.first_run_at, tick.count, late_by(self._tx, tick.due_at),
@@ -238,10 +238,10 @@ class DecisionWriter:
             )  # fmt: skip
         else:
             start_by = None if decision.detail is None else decision.detail.start_by
-            waits = waits_as(schedule, tick, self._tx.now, start_by)
-            kept = None if decision.detail is None else detail_text(decision.detail)
-            self._others += ("ENQUEUED", None, blocker, None, kept, *waits, *as_planned)
-            self._told.append(
+            waits = waiting_columns(schedule, tick, self._tx.now, start_by)
+            detail = None if decision.detail is None else detail_text(decision.detail)
+            self._others += ("ENQUEUED", None, blocker, None, detail, *waits, *tick_columns)
+            self._events.append(
                 RunEnqueued(
                     schedule_id, run_id, tick.run_at, tick.due_at, by, tick.first_run_at,
                     tick.count, blocker, start_by,
@@ -255,49 +255,49 @@ class DecisionWriter:
         now, tick, schedule_id = self._tx.now, decision.tick, each.schedule.schedule_id
         blocker = ids.get(decision.blocked_by) if decision.blocked_by is not None else None
         self._misses[schedule_id] = (now, decision.reason, schedule_id)
-        as_planned = _as_planned(each, tick, run_id, iteration, "timer")
-        kept = None if decision.detail is None else detail_text(decision.detail)
+        tick_columns = _tick_columns(each, tick, run_id, iteration, "timer")
+        detail = None if decision.detail is None else detail_text(decision.detail)
         waits = (0, None, None, None)
-        self._others += ("SKIPPED", decision.reason, blocker, now, kept, *waits, *as_planned)
-        self._told.append(
+        self._others += ("SKIPPED", decision.reason, blocker, now, detail, *waits, *tick_columns)
+        self._events.append(
             RunSkipped(
                 schedule_id, run_id, tick.run_at, decision.reason, tick.first_run_at, tick.count,
                 blocker,
             )
         )  # fmt: skip
 
-    def _keep_those_already_there(self) -> None:
-        """Forget the runs of ticks that had their row before: it stays as it is."""
+    def _drop_existing(self) -> None:
+        """Drop the runs of ticks that already had a row, which stays as it is."""
         found = self._tx.all(
             "SELECT run_id FROM schedule_runs WHERE run_id IN (?1[])", (list(self.ids),)
         )
-        there = {run_id for (run_id,) in found}
+        written = {run_id for (run_id,) in found}
         counted = Counter(
             event.schedule_id
-            for event in self._told
-            if event.run_id not in there and not isinstance(event, RunSkipped)
+            for event in self._events
+            if event.run_id not in written and not isinstance(event, RunSkipped)
         )
         moves, self._moves = self._moves, defaultdict(list)
-        for (last, begun), schedule_ids in moves.items():
+        for (last, added), schedule_ids in moves.items():
             for schedule_id in schedule_ids:
-                self._moves[last, begun - counted[schedule_id]].append(schedule_id)
-        self._told = [event for event in self._told if event.run_id in there]
-        self._attempts = [each for each in self._attempts if each.run_id in there]
+                self._moves[last, added - counted[schedule_id]].append(schedule_id)
+        self._events = [event for event in self._events if event.run_id in written]
+        self._attempts = [each for each in self._attempts if each.run_id in written]
 
 
-def waits_as(
+def waiting_columns(
     schedule: Schedule, tick: Tick, now: int, start_by: int | None = None
 ) -> tuple[Value, ...]:
-    """Return the columns that say in what way a run waits: from `priority` to its key."""
+    """Return the columns of a waiting run: priority, group, deadline and idempotency key."""
     policy, wait = schedule.policy, schedule.policy.start_deadline
     deadline_at = earlier(None if wait is None else max(tick.due_at, now) + wait, start_by)
     key = None
-    if schedule.target.may_report:  # whoever takes it on tells of its end by this
+    if schedule.target.may_report:  # its target reports the outcome by this key
         key = run_key(schedule.schedule_id, tick.run_at)
     return policy.priority, policy.group, deadline_at, key
 
 
-def _as_planned(
+def _tick_columns(
     each: Decided, tick: Tick, run_id: int, iteration: int, by: TriggeredBy
 ) -> tuple[Value, ...]:
     """Return the last columns of START_RUNS and of INSERT_RUNS."""

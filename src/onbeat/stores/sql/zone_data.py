@@ -1,19 +1,19 @@
-"""Following new time zone data: due rows that other rules computed are computed anew.
+"""Following new time zone data: recompute due rows that older data has computed.
 
 The invariant: no tick starts at a time that older zone data computed and newer data denies. So
 
     1. `meta.tz` is the version that due rows are computed with. A node with older data plans
        nothing; a node with newer data writes its own version there before it plans.
-    2. Until `meta.tz_followed` is gone, a due row may still be of older data: it is computed anew
-       in the transaction that decides, edits, resumes or deletes its schedule, before anything is
-       decided by it. That holds for schedules with an id later than its cursor.
-    3. A due row that newer data moves to an earlier time is found by `follow`: by `begin` what is
-       due within hours, before the node plans; the rest in the background, by id.
-    4. A writer with older data leaves `meta.tz_stale`: all schedules are followed again.
+    2. While `meta.tz_followed` exists, a due row may still be from older data: the transaction
+       that decides, edits, resumes or deletes its schedule first recomputes it. That applies to
+       schedules with an id later than the cursor.
+    3. Due rows that newer data moves to an earlier time are found by `follow`: those due within
+       hours by `begin`, before the node plans; the rest in the background, by id.
+    4. A writer with older data sets `meta.tz_stale`: all schedules are followed again.
 
-A batch holds the state rows of its schedules, so that nobody with older data is about to write one
-of their due rows: who comes later sees the newer version, and leaves the mark of 4.
-Schedules whose zones did not change since the version before are passed over unread.
+A batch holds the state rows of its schedules, so that no writer with older data is about to write
+one of their due rows: a later one sees the newer version, and sets the mark of 4.
+Schedules whose zones have the same rules in both versions are skipped unread.
 """
 
 import re
@@ -35,7 +35,7 @@ from onbeat.stores.sql.transaction import Row, Transaction, as_json
 
 AT_ONCE = 1000  # schedules in one batch
 SOON = 3 * 3_600_000  # milliseconds: rules seldom move a tick by more
-MOST_SOON = 5000  # schedules, before a node plans
+MOST_SOON = 5000  # schedules that are followed before a node plans
 
 STATE = "SELECT name, value FROM meta WHERE name IN ('tz', 'tz_followed', 'tz_stale')"
 DIGESTS = "SELECT value FROM meta WHERE name = 'tz_zones'"
@@ -60,17 +60,17 @@ ZONE = re.compile(r'"timezone":"([^"]*)"')
 
 
 class ZoneDataCursor(msgspec.Struct, frozen=True):
-    """How far zone data is followed, as `meta.tz_followed` has it."""
+    """How far zone data is followed: the value of `meta.tz_followed`."""
 
     after: str = ""  # schedules up to this id are followed
     done: int = 0
-    total: int = 0  # schedules there were when it began
-    moved: int = 0  # due rows that were not where the newer data has them
-    zones: Sequence[str] | None = None  # those whose rules changed; None: any may have
+    total: int = 0  # schedules when it began
+    moved: int = 0  # due rows that the newer data has moved
+    zones: Sequence[str] | None = None  # whose rules changed; None: unknown
     since: int = 0  # milliseconds
 
     def is_open(self, schedule_id: str, text: str) -> bool:
-        """Return whether the due row of a schedule may be of older data."""
+        """Return whether the due row of a schedule may be from older data."""
         if schedule_id <= self.after:
             return False
         named = ZONE.findall(text)
@@ -78,7 +78,7 @@ class ZoneDataCursor(msgspec.Struct, frozen=True):
 
 
 class ZoneDataState:
-    """What `meta` says of zone data."""
+    """The zone data entries of `meta`."""
 
     def __init__(self, tx: Transaction) -> None:
         found: Mapping[str, str] = {name: str(value) for name, value in tx.all(STATE)}
@@ -89,7 +89,7 @@ class ZoneDataState:
         if self.is_stale:
             self.cursor = ZoneDataCursor()
         elif text is not None:
-            is_json = text.startswith("{")  # else an older program began
+            is_json = text.startswith("{")  # else an older program wrote it
             self.cursor = (
                 msgspec.json.decode(text, type=ZoneDataCursor) if is_json else ZoneDataCursor(text)
             )
@@ -101,22 +101,22 @@ class ZoneDataState:
 
 
 def begin(tx: Transaction) -> None:
-    """Take over to the zone data of this program, and follow what is due soon.
+    """Switch the store to the zone data of this program, and follow schedules that are due soon.
 
-    A store with few schedules is followed whole. Data that is older than that of the due rows is
+    A store with few schedules is followed completely. A program with older data than the store's is
     refused.
     """
-    known = ZoneDataState(tx)
-    if known.version != VERSION:
-        tx.hold_gate()  # until no other node plans with its own data
-        known = ZoneDataState(tx)
-    if known.is_newer:
-        used = known.version
+    state = ZoneDataState(tx)
+    if state.version != VERSION:
+        tx.hold_gate()  # no other node plans with its own data meanwhile
+        state = ZoneDataState(tx)
+    if state.is_newer:
+        used = state.version
         problem = f"due ticks were computed with time zone data {used}, this node has {VERSION}"
         raise StoreUnusable(f"{problem}: upgrade the package tzdata")
-    if known.version != VERSION:
-        _switch(tx, known)
-    elif known.cursor is None and tx.one(DIGESTS) is None:
+    if state.version != VERSION:
+        _switch(tx, state)
+    elif state.cursor is None and tx.one(DIGESTS) is None:
         tx.run(KEEP, ("tz_zones", as_json(digests())))
     cursor = ZoneDataState(tx).cursor
     if cursor is not None:
@@ -125,16 +125,16 @@ def begin(tx: Transaction) -> None:
         follow(tx, limit=AT_ONCE)
 
 
-def _switch(tx: Transaction, known: ZoneDataState) -> None:
-    """Keep this program's version, and from where on due rows are of another."""
-    fresh, kept = digests(), tx.one(DIGESTS)
+def _switch(tx: Transaction, state: ZoneDataState) -> None:
+    """Store this program's version, and which due rows may be from another one."""
+    fresh, stored = digests(), tx.one(DIGESTS)
     zones: list[str] | None = None
-    if kept is not None and not known.is_stale:
-        before = msgspec.json.decode(kept[0], type=dict[str, str])
+    if stored is not None and not state.is_stale:
+        before = msgspec.json.decode(stored[0], type=dict[str, str])
         zones = [name for name in {*fresh, *before} if fresh.get(name) != before.get(name)]
-        if known.cursor is not None:  # what was not followed yet is of an even older version
-            still = known.cursor.zones
-            zones = None if still is None else sorted({*zones, *still})
+        if state.cursor is not None:  # rows not followed yet are from an even older version
+            pending = state.cursor.zones
+            zones = None if pending is None else sorted({*zones, *pending})
     tx.run(KEEP, ("tz", VERSION))
     tx.run(KEEP, ("tz_zones", as_json(fresh)))
     if zones is None or zones:
@@ -153,12 +153,12 @@ def _start(tx: Transaction, zones: Sequence[str] | None) -> ZoneDataCursor:
 
 
 def follow(tx: Transaction, *, limit: int) -> ZoneDataProgress | None:
-    """Compute the due rows of some schedules anew. The contract is `Store.follow_zones`."""
+    """Recompute the due rows of some schedules. The contract is `Store.follow_zones`."""
     tx.one("SELECT value FROM meta WHERE name = 'tz_followed' FOR UPDATE")
-    known = ZoneDataState(tx)
-    if known.cursor is None or known.version != VERSION:
+    state = ZoneDataState(tx)
+    if state.cursor is None or state.version != VERSION:
         return None
-    cursor = _start(tx, None) if known.is_stale else known.cursor
+    cursor = _start(tx, None) if state.is_stale else state.cursor
     ids = [row[0] for row in tx.all(IDS, (cursor.after, limit))]
     moved = cursor.moved + _follow(tx, cursor, ids)
     if len(ids) < limit:
@@ -167,35 +167,35 @@ def follow(tx: Transaction, *, limit: int) -> ZoneDataProgress | None:
         return ZoneDataProgress(VERSION, done, done, moved, cursor.since, is_done=True)
     done = cursor.done + len(ids)
     total = max(cursor.total, done)
-    kept = ZoneDataCursor(ids[-1], done, total, moved, cursor.zones, cursor.since)
-    tx.run(KEEP, ("tz_followed", as_json(kept)))
+    advanced = ZoneDataCursor(ids[-1], done, total, moved, cursor.zones, cursor.since)
+    tx.run(KEEP, ("tz_followed", as_json(advanced)))
     return ZoneDataProgress(VERSION, done, total, moved, cursor.since)
 
 
 def following(tx: Transaction) -> ZoneDataProgress | None:
-    """Return how far the zone data is followed, or None: every due row is of it."""
-    known = ZoneDataState(tx)
-    cursor = known.cursor
+    """Return how far the zone data is followed, or None: every due row is up to date."""
+    state = ZoneDataState(tx)
+    cursor = state.cursor
     if cursor is None:
         return None
     total = max(cursor.total, cursor.done)
-    return ZoneDataProgress(known.version, cursor.done, total, cursor.moved, cursor.since)
+    return ZoneDataProgress(state.version, cursor.done, total, cursor.moved, cursor.since)
 
 
 def follow_held(tx: Transaction, schedule_ids: Collection[str]) -> None:
-    """Compute due rows anew, before anything is decided by them. The schedules are held."""
-    known = ZoneDataState(tx)
-    if known.cursor is not None and not known.is_newer and schedule_ids:
-        _compute(tx, known.cursor, schedule_ids)
+    """Recompute the due rows of schedules, which are held, before anything is decided by them."""
+    state = ZoneDataState(tx)
+    if state.cursor is not None and not state.is_newer and schedule_ids:
+        _recompute(tx, state.cursor, schedule_ids)
 
 
 def follow_taken(tx: Transaction, cursor: ZoneDataCursor, rows: Sequence[Row]) -> list[Row]:
-    """Return due rows that were taken, as `rows.DueRow`, with the ticks that they have by now.
+    """Return due rows that were taken, as `rows.DueRow`, with their recomputed ticks.
 
-    Those that have no tick any more are left out, and so is their due row.
+    Those without a tick are left out, and their due row is deleted.
     """
     found: list[Row] = []
-    over: list[tuple[str, Due | None]] = []
+    removed: list[tuple[str, Due | None]] = []
     for row in rows:
         schedule_id, text, is_paused = row[0], row[2], row[13]
         if is_paused or not cursor.is_open(schedule_id, text):
@@ -204,40 +204,40 @@ def follow_taken(tx: Transaction, cursor: ZoneDataCursor, rows: Sequence[Row]) -
         about = (row[3], row[6], row[7], row[12])  # as in ROWS
         due = _due(schedule_id, text, about, Due(row[1], 0))
         if due is None:
-            over.append((schedule_id, None))
+            removed.append((schedule_id, None))
         else:
             found.append((schedule_id, due.run_at, *row[2:]))
-    write_due(tx, over)
+    write_due(tx, removed)
     return found
 
 
 def _follow(tx: Transaction, cursor: ZoneDataCursor, schedule_ids: Collection[str]) -> int:
-    """Hold schedules and compute their due rows anew; return how many were moved."""
+    """Hold schedules and recompute their due rows; return how many moved."""
     if not schedule_ids:
         return 0
     tx.hold(schedule_ids)
-    return _compute(tx, cursor, schedule_ids)
+    return _recompute(tx, cursor, schedule_ids)
 
 
-def _compute(tx: Transaction, cursor: ZoneDataCursor, schedule_ids: Collection[str]) -> int:
+def _recompute(tx: Transaction, cursor: ZoneDataCursor, schedule_ids: Collection[str]) -> int:
     moved: list[tuple[str, Due | None]] = []
     for schedule_id, text, *about, run_at, due_at in tx.all(ROWS, (list(schedule_ids),)):
         if not cursor.is_open(schedule_id, text):
             continue
-        kept = None if run_at is None else Due(run_at, due_at)
-        due = _due(schedule_id, text, about, kept)
+        stored = None if run_at is None else Due(run_at, due_at)
+        due = _due(schedule_id, text, about, stored)
         if due is not None and due.run_at == run_at and run_at * 1000 <= tx.now:
-            continue  # it is that tick, which was put off
-        if due != kept:
+            continue  # the same tick, which was put off
+        if due != stored:
             moved.append((schedule_id, due))
     write_due(tx, moved)
     return len(moved)
 
 
-def _due(schedule_id: str, text: str, about: Sequence[Any], kept: Due | None) -> Due | None:
-    """Return the due row that a schedule has by this program's zone data.
+def _due(schedule_id: str, text: str, about: Sequence[Any], stored: Due | None) -> Due | None:
+    """Return the due row of a schedule by this program's zone data.
 
-    Where that cannot be computed it is the one that it has: the planner parks it, and says why.
+    If it cannot be computed, the stored one stays: the planner parks the schedule and reports it.
     """
     until, used, created_at, happened = about
     try:
@@ -245,4 +245,4 @@ def _due(schedule_id: str, text: str, about: Sequence[Any], kept: Due | None) ->
         past = Past(created_at=created_at // 1000, runs_used=used, happened=events)
         return next_due(read_once(schedule_id, text), until, past)
     except Exception:  # noqa: BLE001 - one poisoned definition must not hurt the others
-        return kept
+        return stored

@@ -1,8 +1,8 @@
 """One SQLite file: how it is opened, and how calls become transactions.
 
-Everything that writes goes through one connection, in BEGIN IMMEDIATE. A thread takes all calls
-that wait, each in its own savepoint, and commits them as one: one wait for the disk, however many
-calls. Nothing awaits inside a transaction.
+All writes go through one connection, in BEGIN IMMEDIATE. A thread executes all waiting calls, each
+in a savepoint, and commits them together: one wait for the disk, however many calls. Nothing awaits
+inside a transaction.
 """
 
 import asyncio
@@ -20,18 +20,18 @@ import apsw
 
 from onbeat.errors import OnbeatError, StoreFailed, StoreUnusable
 from onbeat.events import Event
-from onbeat.ports.outside import Listener
-from onbeat.ports.store import Clock
-from onbeat.stores.sql.rows import GOES_ON, KEEP
+from onbeat.ports.clock import Clock
+from onbeat.ports.store import Listener
+from onbeat.stores.sql.rows import DETACHED, KEEP
 from onbeat.stores.sql.transaction import Bindings, Call, Row, Transaction, Values, as_json
 from onbeat.stores.sqlite.migrations import MIGRATIONS
 
 APPLICATION = 0x4F4E4254  # marks the file as Onbeat's
 BUSY_LIMIT = 5.0  # seconds that a call waits for another process to finish writing
-SETS = (128, 64, 32, 16, 8, 4, 2, 1)  # rows in a statement: few sizes, each stays prepared
+ROW_COUNTS = (128, 64, 32, 16, 8, 4, 2, 1)  # rows in a statement: few sizes stay prepared
 LARGEST_GROUP = 500  # calls in one commit
-BREATH = 0.001  # a pause after a long stretch of commits lets other processes have the lock
-LONG_STRETCH = 0.02
+YIELD_AFTER = 0.02  # seconds of uninterrupted commits until other processes get the lock
+YIELD_FOR = 0.001  # seconds
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ WAITING = f"""
 SELECT r.run_id, r.schedule_id, r.run_at, r.due_at, r.attempt, r.fence, r.request_id,
        r.triggered_by, r.iteration, r.tick_count, r.first_run_at, r.inputs, r.created_at,
        r.deferrals, r.deadline_at, r.grp, r.rendered, r.reason = 'lost',
-       {GOES_ON}, r.end_asked_at IS NOT NULL,
+       {DETACHED}, r.end_asked_at IS NOT NULL,
        CASE WHEN r.revision = s.revision THEN s.definition ELSE (
            SELECT p.definition FROM past_definitions p
             WHERE p.schedule_id = r.schedule_id AND p.revision = r.revision AND p.definition <> ''
@@ -58,8 +58,8 @@ SELECT r.run_id, r.schedule_id, r.run_at, r.due_at, r.attempt, r.fence, r.reques
   FROM schedule_runs r INDEXED BY waiting_runs JOIN schedules s USING (schedule_id)
  WHERE r.status = 'ENQUEUED' AND r.leased_by IS NULL AND r.blocked_by IS NULL AND r.due_at <= ?1
    AND r.needs IN (?2[]) AND (
-        s.paused = 0 OR r.request_id <> '' OR r.triggered_by = 'backfill' OR {GOES_ON})
-   AND (r.grp IS NULL OR NOT (r.grp IN (?4[])) OR {GOES_ON}) AND NOT (r.schedule_id IN (?5[]))
+        s.paused = 0 OR r.request_id <> '' OR r.triggered_by = 'backfill' OR {DETACHED})
+   AND (r.grp IS NULL OR NOT (r.grp IN (?4[])) OR {DETACHED}) AND NOT (r.schedule_id IN (?5[]))
    AND (r.deadline_at IS NULL OR r.deadline_at > ?1)
  ORDER BY r.priority DESC, r.due_at, r.run_at, r.schedule_id
  LIMIT ?3
@@ -67,7 +67,7 @@ SELECT r.run_id, r.schedule_id, r.run_at, r.due_at, r.attempt, r.fence, r.reques
 
 
 class SqliteTransaction(Transaction):
-    """What SQLite adds: whoever writes is alone, so that there is nothing to be held."""
+    """A transaction on SQLite: the only writer, so that there is nothing to lock."""
 
     __slots__ = ("connection",)
     is_shared = False
@@ -88,16 +88,16 @@ class SqliteTransaction(Transaction):
         return self.connection.changes()
 
     def many(self, sql: str, values: Values, first: Bindings = ()) -> int:
-        # SQLite takes a whole set in one step, during which other threads run; with a step a row,
-        # two threads would wait for each other at each of them.
+        # SQLite executes many rows in one step, during which other threads run; with a step for
+        # each row, two threads would wait for each other at each of them.
         before = self.connection.total_changes()
-        for statement, some in _in_sets(sql, values, first):
+        for statement, some in _in_batches(sql, values, first):
             self.connection.execute(statement, some)
         return self.connection.total_changes() - before
 
     def each(self, sql: str, values: Values, first: Bindings = ()) -> list[Row]:
         found: list[Row] = []
-        for statement, some in _in_sets(sql, values, first):
+        for statement, some in _in_batches(sql, values, first):
             found += self.connection.execute(statement, some)
         return found
 
@@ -137,20 +137,20 @@ class SqliteTransaction(Transaction):
 
 @cache
 def _in_sqlite(sql: str) -> str:
-    """Return a statement as SQLite reads it."""
+    """Return a statement in SQLite's notation."""
     sql = re.sub(r"\?(\d+)\[\]", r"SELECT value FROM json_each(?\1)", sql)
     sql = re.sub(r"\?(int|text)\b", "?", sql)
     return re.sub(r"\bFOR (KEY SHARE|UPDATE( SKIP LOCKED)?)", "", sql)
 
 
 def _bound(bindings: Bindings) -> Values:
-    """Return what a statement binds: a list is bound as JSON."""
+    """Return the bindings of a statement: a list is bound as JSON."""
     return [as_json(value) if isinstance(value, list) else value for value in bindings]  # type: ignore[misc]
 
 
-def _in_sets(sql: str, values: Values, first: Bindings) -> Iterator[tuple[str, Bindings]]:
+def _in_batches(sql: str, values: Values, first: Bindings) -> Iterator[tuple[str, Bindings]]:
     begin = 0
-    for size in SETS:
+    for size in ROW_COUNTS:
         statement, width = _for_rows(sql, size, len(first))
         while len(values) - begin >= size * width:
             some = values[begin : begin + size * width]
@@ -160,18 +160,18 @@ def _in_sets(sql: str, values: Values, first: Bindings) -> Iterator[tuple[str, B
 
 @lru_cache(maxsize=256)
 def _for_rows(sql: str, rows: int, first: int) -> tuple[str, int]:
-    """Return a statement for so many rows, and how many values each has.
+    """Return a statement for this many rows, and how many values each row has.
 
-    Only the first row tells their numbers: a `?` without one is the next after the highest so far.
+    Only the first row numbers its values: a `?` without a number follows the highest so far.
     """
     before, row, after = re.split("[{}]", _in_sqlite(sql))
-    begins, *rest = re.split(r"\?(?!\d)", row)
-    numbered = begins + "".join(f"?{n}{text}" for n, text in enumerate(rest, first + 1))
+    head, *rest = re.split(r"\?(?!\d)", row)
+    numbered = head + "".join(f"?{n}{text}" for n, text in enumerate(rest, first + 1))
     return f"{before}{','.join([numbered] + [row] * (rows - 1))}{after}", len(rest)
 
 
 class PendingCall(Generic[T]):
-    """A call, and what came of it."""
+    """A call that is to be executed, and its result."""
 
     __slots__ = ("at", "call", "error", "events", "future", "result")
 
@@ -180,61 +180,62 @@ class PendingCall(Generic[T]):
         self.result: T | None = None
         self.error: BaseException | None = None
         self.events: list[Event] = []
-        self.at = 0  # the `now` of what they tell
+        self.at = 0  # the `now` of the events
 
     def answer(self) -> T:
-        """Return the result, or raise what went wrong."""
+        """Return the result, or raise the error."""
         if self.error is not None:
             raise self.error
-        return self.result  # type: ignore[return-value]  # it is set when there is no error
+        return self.result  # type: ignore[return-value]  # set if there is no error
 
 
 class SqliteWorker(Protocol):
-    """Who executes calls: threads of their own, or whoever asks."""
+    """Executes calls, in threads or in the caller."""
 
     async def write(self, call: Call[T]) -> T:
-        """Do a call as a transaction that is durable when this returns."""
+        """Execute a call as a transaction, which is durable when this returns."""
 
     async def read(self, call: Call[T]) -> T:
-        """Do a call that changes nothing, outside of a transaction."""
+        """Execute a call that changes nothing, outside of a transaction."""
 
-    async def glance(self, call: Call[T]) -> T:
-        """Do the same for the engine, which waits for no reader."""
+    async def read_for_engine(self, call: Call[T]) -> T:
+        """Execute a call that changes nothing for the engine, without waiting for other reads."""
 
-    async def peek(self, call: Call[T]) -> T:
-        """Do the same on the connection that writes."""
+    async def read_on_writer(self, call: Call[T]) -> T:
+        """Execute a call that changes nothing on the writing connection."""
 
     def close(self) -> None:
-        """End, with everything done that was asked for."""
+        """Execute all pending calls and close."""
 
 
-class Inline:
-    """Calls are done at once by whoever asks: for tests and the simulator, without threads."""
+class InlineWorker:
+    """Executes calls directly in the caller, without threads: for tests and the simulator."""
 
     def __init__(self, connection: apsw.Connection, clock: Clock, listener: Listener) -> None:
         self._connection, self._clock, self._listener = connection, clock, listener
 
     async def write(self, call: Call[T]) -> T:
-        asked = PendingCall(call)
-        commit(self._connection, self._clock, [asked])
-        self._listener(asked.at, asked.events)
-        return asked.answer()
+        pending = PendingCall(call)
+        commit(self._connection, self._clock, [pending])
+        self._listener(pending.at, pending.events)
+        return pending.answer()
 
     async def read(self, call: Call[T]) -> T:
-        asked = PendingCall(call)
-        look(self._connection, self._clock, [asked])
-        return asked.answer()
+        pending = PendingCall(call)
+        execute_reads(self._connection, self._clock, [pending])
+        return pending.answer()
 
-    glance = peek = read
+    read_for_engine = read_on_writer = read
 
     def close(self) -> None:
         self._connection.close()
 
 
-class Threaded:
-    """One thread writes, and others read, if more connections can be had: `another` opens one.
+class ThreadedWorker:
+    """Executes calls in threads: one writes, others read. `another` opens a reading connection.
 
-    The engine has a reader of its own: what people ask for may take long.
+    The engine has its own reader, as other reads may take long. A database in memory has one
+    connection for everything.
     """
 
     def __init__(
@@ -245,141 +246,143 @@ class Threaded:
         listener: Listener,
     ) -> None:
         self._another, self._clock, self._listener = another, clock, listener
-        self._writer = _ReaderPool(writing, clock, listener)
-        self._readers: dict[str, _ReaderPool] = {}  # opened when they are needed
+        self._writer = _ConnectionThread(writing, clock, listener)
+        self._readers: dict[str, _ConnectionThread] = {}  # opened when they are needed
 
     async def write(self, call: Call[T]) -> T:
-        return await self._writer.ask(call, commit)
+        return await self._writer.submit(call, commit)
 
     async def read(self, call: Call[T]) -> T:
-        return await self._reader("people").ask(call, look)
+        return await self._reader("clients").submit(call, execute_reads)
 
-    async def glance(self, call: Call[T]) -> T:
-        return await self._reader("engine").ask(call, look)
+    async def read_for_engine(self, call: Call[T]) -> T:
+        return await self._reader("engine").submit(call, execute_reads)
 
-    async def peek(self, call: Call[T]) -> T:
-        return await self._writer.ask(call, look)
+    async def read_on_writer(self, call: Call[T]) -> T:
+        return await self._writer.submit(call, execute_reads)
 
     def close(self) -> None:
         for reader in self._readers.values():
             reader.close()
         self._writer.close()
 
-    def _reader(self, whose: str) -> "_ReaderPool":
+    def _reader(self, user: str) -> "_ConnectionThread":
         if self._another is None:
             return self._writer
-        if whose not in self._readers:
-            self._readers[whose] = _ReaderPool(self._another(), self._clock, self._listener)
-        return self._readers[whose]
+        if user not in self._readers:
+            self._readers[user] = _ConnectionThread(self._another(), self._clock, self._listener)
+        return self._readers[user]
 
 
-Way = Callable[[apsw.Connection, Clock, "list[PendingCall[Any]]"], None]
+Execute = Callable[[apsw.Connection, Clock, "list[PendingCall[Any]]"], None]
 
 
-class _ReaderPool:
-    """A connection and the thread that has it to itself."""
+class _ConnectionThread:
+    """A connection, and the only thread that uses it."""
 
     def __init__(self, connection: apsw.Connection, clock: Clock, listener: Listener) -> None:
         self._connection, self._clock, self._listener = connection, clock, listener
-        self._asked: queue.SimpleQueue[tuple[PendingCall[Any], Way] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[PendingCall[Any], Execute] | None] = (
+            queue.SimpleQueue()
+        )
         self._thread = threading.Thread(target=self._serve, name="onbeat-sqlite", daemon=True)
         self._thread.start()
 
-    async def ask(self, call: Call[T], way: Way) -> T:
-        asked = PendingCall(call, asyncio.get_running_loop().create_future())
-        self._asked.put((asked, way))
+    async def submit(self, call: Call[T], execute: Execute) -> T:
+        pending = PendingCall(call, asyncio.get_running_loop().create_future())
+        self._queue.put((pending, execute))
         # Shielded: a caller that is cancelled must not undo what may already be committed.
-        return await asyncio.shield(asked.future)  # type: ignore[arg-type]  # it was just made
+        return await asyncio.shield(pending.future)  # type: ignore[arg-type]  # it was just made
 
     def close(self) -> None:
-        self._asked.put(None)
+        self._queue.put(None)
         self._thread.join()
         self._connection.close()
 
     def _serve(self) -> None:
         busy_since, last = time.monotonic(), False
         while not last:
-            first = self._asked.get()
+            first = self._queue.get()
             waiting = [] if first is None else [first]
             last = first is None
-            while not last and len(waiting) < LARGEST_GROUP and not self._asked.empty():
-                following = self._asked.get()
+            while not last and len(waiting) < LARGEST_GROUP and not self._queue.empty():
+                following = self._queue.get()
                 if following is None:
                     last = True
                 else:
                     waiting.append(following)
-            for way in {way: None for _, way in waiting}:
-                group = [asked for asked, its_way in waiting if its_way is way]
+            for execute in {execute: None for _, execute in waiting}:
+                group = [pending for pending, its_execute in waiting if its_execute is execute]
                 try:
-                    way(self._connection, self._clock, group)
-                except BaseException as broken:  # noqa: BLE001 - whoever asked must not wait for ever
-                    for asked in group:
-                        asked.error, asked.events = asked.error or broken, []
+                    execute(self._connection, self._clock, group)
+                except BaseException as broken:  # noqa: BLE001 - no caller must wait forever
+                    for pending in group:
+                        pending.error, pending.events = pending.error or broken, []
                 self._answer(group)
-            if self._asked.empty():
+            if self._queue.empty():
                 busy_since = time.monotonic()
-            elif time.monotonic() - busy_since > LONG_STRETCH:
-                time.sleep(BREATH)
+            elif time.monotonic() - busy_since > YIELD_AFTER:
+                time.sleep(YIELD_FOR)
                 busy_since = time.monotonic()
 
     def _answer(self, group: list[PendingCall[Any]]) -> None:
-        assert group[0].future is not None, "a lane's calls have futures"
+        assert group[0].future is not None, "a thread's calls have futures"
         loop = group[0].future.get_loop()
         if not loop.is_closed():
             loop.call_soon_threadsafe(self._settle, group)
 
     def _settle(self, group: list[PendingCall[Any]]) -> None:
-        for asked in group:
-            if asked.events:
-                self._listener(asked.at, asked.events)
-            if asked.future is None or asked.future.done():
+        for pending in group:
+            if pending.events:
+                self._listener(pending.at, pending.events)
+            if pending.future is None or pending.future.done():
                 continue
-            if asked.error is not None:
-                asked.future.set_exception(asked.error)
+            if pending.error is not None:
+                pending.future.set_exception(pending.error)
             else:
-                asked.future.set_result(asked.result)
+                pending.future.set_result(pending.result)
 
 
 def commit(connection: apsw.Connection, clock: Clock, group: list[PendingCall[Any]]) -> None:
-    """Do calls in one transaction. One that fails changes nothing, and does not hurt the others."""
+    """Execute calls in one transaction. A failed call changes nothing and affects no other."""
     try:
         connection.execute("BEGIN IMMEDIATE")
         try:
-            for asked in group:
-                _attempt(connection, clock, asked)
+            for pending in group:
+                _attempt(connection, clock, pending)
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
     except (apsw.Error, OnbeatError) as broken:
-        told = as_store_error(broken)
-        for asked in group:
-            asked.error, asked.events = asked.error or told, []
+        error = as_store_error(broken)
+        for pending in group:
+            pending.error, pending.events = pending.error or error, []
 
 
-def _attempt(connection: apsw.Connection, clock: Clock, asked: PendingCall[Any]) -> None:
+def _attempt(connection: apsw.Connection, clock: Clock, pending: PendingCall[Any]) -> None:
     transaction = SqliteTransaction(connection, clock.now())
     connection.execute("SAVEPOINT a_call")
     try:
-        asked.result = asked.call(transaction)
+        pending.result = pending.call(transaction)
         transaction.write_events()
-        asked.at, asked.events = transaction.now, transaction.events
+        pending.at, pending.events = transaction.now, transaction.events
     except Exception as broken:
-        asked.error = as_store_error(broken)
-        if isinstance(asked.error, StoreFailed | StoreUnusable):
-            raise asked.error from broken  # the file itself: nothing of the group can be trusted
+        pending.error = as_store_error(broken)
+        if isinstance(pending.error, StoreFailed | StoreUnusable):
+            raise pending.error from broken  # the file itself is at fault: undo the whole group
         connection.execute("ROLLBACK TO a_call")
     connection.execute("RELEASE a_call")
 
 
-def look(connection: apsw.Connection, clock: Clock, group: list[PendingCall[Any]]) -> None:
-    """Do calls that change nothing."""
-    for asked in group:
+def execute_reads(connection: apsw.Connection, clock: Clock, group: list[PendingCall[Any]]) -> None:
+    """Execute calls that change nothing."""
+    for pending in group:
         try:
-            asked.result = asked.call(SqliteTransaction(connection, clock.now()))
-        except Exception as broken:  # noqa: BLE001 - it is raised where it was asked
-            asked.error = as_store_error(broken)
+            pending.result = pending.call(SqliteTransaction(connection, clock.now()))
+        except Exception as broken:  # noqa: BLE001 - raised to the caller
+            pending.error = as_store_error(broken)
 
 
 def data_version(tx: Transaction) -> int:
@@ -390,18 +393,18 @@ def data_version(tx: Transaction) -> int:
 
 
 def as_store_error(broken: Exception) -> Exception:
-    """Return what a caller is to see of an error of SQLite; others are left as they are."""
+    """Return the error to raise for an error of SQLite; other errors are returned as they are."""
     match broken:
         case apsw.FullError():
             return StoreFailed("the disk is full: nothing was changed")
         case apsw.BusyError() | apsw.LockedError():
-            return StoreFailed("another process held the database for more than 5 seconds")
+            return StoreFailed(f"another process held the database for more than {BUSY_LIMIT:g} s")
         case apsw.CorruptError() | apsw.NotADBError():
             return StoreUnusable(f"the database is damaged: {broken}")
         case apsw.ReadOnlyError():
-            return StoreFailed("the database, or its folder, cannot be written to")
+            return StoreFailed("the database file or its folder is not writable")
         case apsw.ConstraintError() | apsw.SQLError():
-            return broken  # a rule of ours was broken: that is a defect, not a state of the file
+            return broken  # a defect of this program, not a state of the file
         case apsw.Error():
             return StoreFailed(f"SQLite: {broken}")
         case _:
@@ -409,7 +412,7 @@ def as_store_error(broken: Exception) -> Exception:
 
 
 def connect(path: Path | None) -> apsw.Connection:
-    """Open a file, or memory, with the settings that durability rests on."""
+    """Open a file, or memory for None, with the settings that durability depends on."""
     if path is not None and not path.exists():
         _create_privately(path)
     try:
@@ -428,7 +431,7 @@ def connect(path: Path | None) -> apsw.Connection:
 
 
 def migrate(connection: apsw.Connection, path: Path | None) -> str:
-    """Bring the tables up to this program's, or refuse the file; return the store's own id."""
+    """Migrate the tables to this program's schema, or refuse the file; return the store's id."""
     try:
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -440,15 +443,15 @@ def migrate(connection: apsw.Connection, path: Path | None) -> str:
         row = connection.execute("SELECT value FROM meta WHERE name = 'store_id'").fetchone()
     except apsw.Error as broken:
         raise _unusable(path, broken) from None
-    assert row is not None, "the first migration makes it"
+    assert row is not None, "the first migration writes it"
     return str(row[0])
 
 
 def _migrate(connection: apsw.Connection, path: Path | None) -> None:
     version = connection.pragma("user_version")
     if version > len(MIGRATIONS):
-        problem = f"{path} was written by a newer Onbeat (schema {version}, this one knows"
-        raise StoreUnusable(f"{problem} {len(MIGRATIONS)}): upgrade this one")
+        problem = f"{path} was written by a newer Onbeat (schema {version}, this version supports"
+        raise StoreUnusable(f"{problem} {len(MIGRATIONS)}): upgrade Onbeat")
     for script in MIGRATIONS[version:]:
         connection.execute(script)
     if version < len(MIGRATIONS):
@@ -460,8 +463,8 @@ def _refuse_foreign(connection: apsw.Connection, path: Path | None) -> None:
     application = connection.pragma("application_id")
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if application != APPLICATION and tables != (0,):
-        hint = "give Onbeat a file of its own"
-        raise StoreUnusable(f"{path} is a database of something else ({hint})")
+        hint = "use a separate file for Onbeat"
+        raise StoreUnusable(f"{path} is a database of another application ({hint})")
 
 
 def _create_privately(path: Path) -> None:
@@ -470,7 +473,7 @@ def _create_privately(path: Path) -> None:
     except FileNotFoundError:
         raise StoreUnusable(f"{path.parent} does not exist (make the folder first)") from None
     except OSError as broken:
-        raise StoreUnusable(f"{path} cannot be made: {broken.strerror}") from None
+        raise StoreUnusable(f"{path} cannot be created: {broken.strerror}") from None
 
 
 def _unusable(path: Path | None, broken: apsw.Error) -> StoreUnusable:
@@ -478,22 +481,22 @@ def _unusable(path: Path | None, broken: apsw.Error) -> StoreUnusable:
         case apsw.NotADBError():
             return StoreUnusable(f"{path} is not a database, or is damaged")
         case apsw.CorruptError():
-            return StoreUnusable(f"{path} is damaged: {broken} (put back a copy)")
+            return StoreUnusable(f"{path} is damaged: {broken} (restore a backup)")
         case apsw.BusyError():
-            return StoreUnusable(f"{path} is held by another process that writes without end")
+            return StoreUnusable(f"{path} is locked by another process that does not stop writing")
         case apsw.FullError():
             return StoreUnusable(f"{path} cannot be opened: the disk is full")
         case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError():
             if path is not None and path.is_dir():
                 return StoreUnusable(f"{path} is a folder (name a file in it)")
-            hint = "whoever only reads needs that too, for the file and its folder"
+            hint = "reading needs write access too, to the file and its folder"
             return StoreUnusable(f"{path} cannot be opened for writing ({hint})")
         case _:
             return StoreUnusable(f"{path}: {broken}")
 
 
 class _BusyHandler:
-    """Ask for the lock again every millisecond: SQLite keeps no queue of those who wait."""
+    """Try to get the lock every millisecond: SQLite has no queue of waiting processes."""
 
     def __init__(self) -> None:
         self._since = 0.0

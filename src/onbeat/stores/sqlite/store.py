@@ -1,7 +1,7 @@
-"""The store on one SQLite file: `Store`'s contract, each call one transaction on one writer.
+"""`SqliteStore`: the store on one SQLite file, with one writing connection in each process.
 
-A file has one node at a time, which holds a lock beside it; any number of other processes may open
-the file as clients, to define, pause, start and read.
+A file has one node at a time, which holds a lock file beside it; any number of other processes may
+open the file as clients, to define, pause, start and read.
 """
 
 import os
@@ -16,16 +16,16 @@ import msgspec
 
 from onbeat.errors import StoreHeld, StoreUnusable
 from onbeat.events import Event
-from onbeat.ports.outside import Listener
-from onbeat.ports.store import Clock, HeartbeatResult, Node, RescueResult
+from onbeat.ports.clock import Clock
+from onbeat.ports.store import HeartbeatResult, Listener, Node, RescueResult
 from onbeat.stores.sql import nodes
 from onbeat.stores.sql.rows import KEEP
 from onbeat.stores.sql.store import TABLES, SqlStore, Table
 from onbeat.stores.sql.transaction import Row
 from onbeat.stores.sqlite.database import (
-    Inline,
+    InlineWorker,
     SqliteWorker,
-    Threaded,
+    ThreadedWorker,
     connect,
     data_version,
     migrate,
@@ -33,7 +33,7 @@ from onbeat.stores.sqlite.database import (
 
 
 class SqliteStore(SqlStore):
-    """A store on one file, or in memory. Open it with `open`."""
+    """A store on one file or in memory. Open it with `open`."""
 
     is_shared = False
 
@@ -45,7 +45,7 @@ class SqliteStore(SqlStore):
         self._worker = worker
         self._lock: int | None = None
         self._file = _identity(path)
-        self._seen: int | None = None
+        self._data_version: int | None = None
 
     @classmethod
     async def open(
@@ -57,22 +57,22 @@ class SqliteStore(SqlStore):
         listener: Listener | None = None,
         to_move: bool = False,
     ) -> "SqliteStore":
-        """Open a file, made if it is not there, or memory for None; bring its tables up to date.
+        """Open a file, which is created if needed, or memory for None; migrate its tables.
 
-        `listener` is told the events of this object's own transactions, once they are durable. What
-        was moved to another database is refused, unless it is opened to be moved.
+        `listener` is called with the events of this object's transactions once they are durable. A
+        store that was moved to another database is refused, except with `to_move`.
         """
         writing = connect(path)
         store_id = migrate(writing, path)
         moved = writing.execute("SELECT value FROM meta WHERE name = 'moved_to'").fetchone()
         if moved is not None and not to_move:
             writing.close()
-            raise StoreUnusable(f"{path} was moved to {moved[0]} (--database names that)")
-        told = listener or _nobody
+            raise StoreUnusable(f"{path} was moved to {moved[0]} (name that with --database)")
+        notify = listener or _ignore_events
         if inline:
-            return cls(path, Inline(writing, clock, told), clock, store_id)
+            return cls(path, InlineWorker(writing, clock, notify), clock, store_id)
         another = partial(connect, path) if path is not None else None
-        return cls(path, Threaded(writing, another, clock, told), clock, store_id)
+        return cls(path, ThreadedWorker(writing, another, clock, notify), clock, store_id)
 
     async def close(self) -> None:
         self._worker.close()
@@ -80,7 +80,7 @@ class SqliteStore(SqlStore):
             os.close(self._lock)
             self._lock = None
 
-    async def hold(self, node: Node) -> None:
+    async def acquire(self, node: Node) -> None:
         self._take_lock(node)
 
     async def register(self, node: Node) -> RescueResult:
@@ -95,30 +95,32 @@ class SqliteStore(SqlStore):
 
     async def heartbeat(self, node: Node) -> HeartbeatResult:
         if _identity(self.path) != self._file:
-            problem = f"{self.path} was removed or replaced: what is written is lost"
-            raise StoreUnusable(f"{problem} (start again on the file that is meant)")
+            problem = f"{self.path} was deleted or replaced: everything written to it is lost"
+            raise StoreUnusable(f"{problem} (restart on the right file)")
         return await super().heartbeat(node)
 
     async def take_back(self) -> None:
-        """Be what keeps everything, after all."""
-        forget = "DELETE FROM meta WHERE name = 'moved_to'"
-        await self._worker.write(lambda tx: tx.run(forget))
+        """Make this store usable again after a move that failed."""
+        delete = "DELETE FROM meta WHERE name = 'moved_to'"
+        await self._worker.write(lambda tx: tx.run(delete))
 
     def tables(self, *, moved_to: str) -> Iterator[Table]:
-        """Yield all that is kept; then refuse to be opened from now on, as another keeps it.
+        """Yield all tables; then mark the store as moved, so that it can no longer be opened.
 
-        Whoever reads it holds the store, and has it to itself.
+        The caller has acquired the store.
         """
-        assert self.path is not None, "memory is not moved"
+        assert self.path is not None, "a store in memory cannot be moved"
         with closing(connect(self.path)) as connection:
             for name in TABLES:
                 columns = [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
                 rows = connection.execute(f"SELECT {', '.join(columns)} FROM {name}")
-                yield name, columns, self._found_elsewhere(name, columns, rows)
+                yield name, columns, self._with_absolute_sources(name, columns, rows)
             connection.execute(KEEP, ("moved_to", moved_to))
 
-    def _found_elsewhere(self, name: str, columns: list[str], rows: Iterable[Row]) -> Iterator[Row]:
-        """Yield rows as another database is to have them: a file beside this one has its path."""
+    def _with_absolute_sources(
+        self, name: str, columns: list[str], rows: Iterable[Row]
+    ) -> Iterator[Row]:
+        """Yield rows for another database: relative paths of source files become absolute."""
         at = columns.index("source") if name == "schedules" else None
         for row in rows:
             file = None if at is None or self.path is None else self.path.parent / str(row[at])
@@ -128,11 +130,14 @@ class SqliteStore(SqlStore):
                 yield row
 
     async def changed_elsewhere(self) -> bool:
-        before, self._seen = self._seen, await self._worker.peek(data_version)
-        return before is not None and before != self._seen
+        before, self._data_version = (
+            self._data_version,
+            await self._worker.read_on_writer(data_version),
+        )
+        return before is not None and before != self._data_version
 
     def _take_lock(self, node: Node) -> None:
-        """Take the lock that only one node can have, and say in it who that is."""
+        """Lock the lock file, and write the node into it; raise StoreHeld if it is locked."""
         if self.path is None or self._lock is not None:
             return
         try:
@@ -143,15 +148,15 @@ class SqliteStore(SqlStore):
         if not _locked(lock):
             os.close(lock)
             holder = who_holds(self.path)
-            told = f"{holder.name}, process {holder.pid}" if holder is not None else "another node"
-            raise StoreHeld(f"{self.path} is held by {told} (stop it: onbeat down)") from None
+            who = f"{holder.name}, process {holder.pid}" if holder is not None else "another node"
+            raise StoreHeld(f"{self.path} is held by {who} (stop it: onbeat down)") from None
         os.ftruncate(lock, 0)
         os.pwrite(lock, msgspec.json.encode(LockHolder(os.getpid(), node.name, node.node_id)), 0)
         self._lock = lock
 
 
 def _identity(path: Path | None) -> tuple[int, int] | None:
-    """Return which file a path names now, if one."""
+    """Return device and inode of the file that a path names now, if any."""
     try:
         found = path.stat() if path is not None else None
     except FileNotFoundError:
@@ -160,7 +165,7 @@ def _identity(path: Path | None) -> tuple[int, int] | None:
 
 
 def _locked(lock: int) -> bool:
-    """Take a lock. Whoever only looks has it for a moment, so it is tried a few times."""
+    """Try to lock a file, a few times: `who_holds` has the lock for a moment."""
     for _ in range(10):
         try:
             flock(lock, LOCK_EX | LOCK_NB)
@@ -172,7 +177,7 @@ def _locked(lock: int) -> bool:
 
 
 class LockHolder(msgspec.Struct, frozen=True):
-    """The node that a file is held by."""
+    """The node that holds a file."""
 
     pid: int
     name: str
@@ -180,12 +185,12 @@ class LockHolder(msgspec.Struct, frozen=True):
 
 
 def lock_path(path: Path) -> Path:
-    """Return the file whose lock a node holds."""
+    """Return the path of the lock file."""
     return path.with_name(f"{path.name}.lock")
 
 
 def who_holds(path: Path) -> LockHolder | None:
-    """Return who holds the lock of a file right now, if anyone does."""
+    """Return the node that holds the lock of a file now, or None."""
     try:
         lock = os.open(lock_path(path), os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -203,5 +208,5 @@ def who_holds(path: Path) -> LockHolder | None:
         os.close(lock)
 
 
-def _nobody(at: int, events: Sequence[Event]) -> None:
-    """Listen to nothing."""
+def _ignore_events(at: int, events: Sequence[Event]) -> None:
+    """Do nothing: the listener if none is given."""

@@ -14,7 +14,7 @@ from onbeat.core.runs.run import Failed, Outcome, Succeeded
 from onbeat.core.schedule import Target
 from onbeat.core.triggers.codec import check_names
 from onbeat.errors import InvalidSchedule, naming, shown
-from onbeat.ports.outside import HttpResponse, SendRequest
+from onbeat.ports.http import HttpResponse, SendRequest
 from onbeat.ports.store import Attempt
 
 TICK = "flock.models.system_artifacts.TimerTick"  # type name of the input

@@ -20,7 +20,7 @@ from onbeat.core.schedule import Target
 from onbeat.engine.concurrency import finish_despite_cancel
 from onbeat.errors import InvalidSchedule, OnbeatError, StoreFailed
 from onbeat.events import Event, RunCanceled, RunFailed, RunRetrying, RunSucceeded
-from onbeat.ports.outside import HttpResponse
+from onbeat.ports.http import HttpResponse
 from onbeat.ports.store import Attempt, Store
 from onbeat.systems.flows.cancellations import GONE, LAST_WORDS, TO_END, Cancellations
 from onbeat.systems.flows.launch_log import MADE, FlowLaunch, LaunchLog

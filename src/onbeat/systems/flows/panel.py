@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from onbeat.core.runs.run import Failed
 from onbeat.errors import InvalidSettings
-from onbeat.ports.outside import NO_HEADERS, HttpResponse, SendRequest
+from onbeat.ports.http import NO_HEADERS, HttpResponse, SendRequest
 
 LONGEST_ANSWER = 60_000  # milliseconds; the panel waits until a launch has an id
 LONGEST_ERROR = 500

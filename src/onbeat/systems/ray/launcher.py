@@ -18,8 +18,9 @@ from onbeat.core.time.instants import rfc3339
 from onbeat.engine.concurrency import finish_despite_cancel
 from onbeat.errors import InvalidSchedule, StoreFailed
 from onbeat.events import Event, RunCanceled, RunFailed, RunRetrying, RunSucceeded
+from onbeat.ports.clock import Clock
 from onbeat.ports.rows import DocumentRow, RunRow
-from onbeat.ports.store import Attempt, Clock
+from onbeat.ports.store import Attempt
 from onbeat.systems.ray.dag import read_dag
 from onbeat.systems.ray.link import Fields, GatewayEnded, Link, OnMessage
 from onbeat.systems.ray.target import read_target

@@ -14,10 +14,12 @@ from contextlib import suppress
 
 import msgspec
 
+from onbeat.files.extras import install_command
+
 log = logging.getLogger("onbeat.ray")
 
 LONGEST_LINE = 64 * 1024 * 1024
-NO_RAY = "ray is not installed here (pip install 'onbeat[ray]')"
+NO_RAY = "ray is not installed here"
 
 Fields = Mapping[str, object]
 OnMessage = Callable[[Fields], None]
@@ -157,7 +159,7 @@ class _Gateway:
             async with asyncio.timeout(LAST_WORDS):
                 words = await reading
         if "No module named 'ray'" in words:
-            self._why = NO_RAY
+            self._why = f"{NO_RAY} ({install_command('ray')})"
         self._why = (
             self._why or f"the connection to the Ray cluster was lost: {words or 'no reason given'}"
         )

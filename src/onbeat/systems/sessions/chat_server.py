@@ -10,7 +10,7 @@ from typing import Literal
 from urllib.parse import quote
 
 from onbeat.core.runs.run import Failed
-from onbeat.ports.outside import HttpResponse, SendRequest
+from onbeat.ports.http import HttpResponse, SendRequest
 from onbeat.systems.sessions.session_registry import ChatSession
 
 LONGEST_LOOK = 10_000  # timeout of one request, in milliseconds

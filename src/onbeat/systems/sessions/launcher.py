@@ -22,7 +22,7 @@ from onbeat.core.runs.run import Accepted, Busy, Canceled, Failed, Lost, Outcome
 from onbeat.core.schedule import Target
 from onbeat.engine.concurrency import finish_despite_cancel
 from onbeat.errors import InvalidSchedule, OnbeatError
-from onbeat.ports.outside import NO_HEADERS, Callback, HttpResponse, SendRequest
+from onbeat.ports.http import NO_HEADERS, Callback, HttpResponse, SendRequest
 from onbeat.ports.store import Attempt, Store
 from onbeat.systems.sessions.chat_server import ChatServer
 from onbeat.systems.sessions.session_registry import ChatSession, SentPrompt, SessionRegistry

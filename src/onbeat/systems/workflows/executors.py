@@ -11,7 +11,7 @@ import msgspec
 from onbeat.core.runs.run import Accepted, Failed, Outcome, Succeeded
 from onbeat.core.schedule import json_can_say
 from onbeat.errors import InvalidSettings, shown
-from onbeat.ports.outside import Callback, HttpResponse, SendRequest
+from onbeat.ports.http import Callback, HttpResponse, SendRequest
 from onbeat.systems.workflows.store import Dag
 
 LONGEST_ANSWER = 60_000  # milliseconds; a longer run is accepted first, and reported later

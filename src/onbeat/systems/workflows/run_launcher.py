@@ -9,7 +9,7 @@ from onbeat.core.runs.run import Accepted, Failed, Outcome, Succeeded
 from onbeat.core.schedule import json_can_say
 from onbeat.core.time.instants import parse_instant, rfc3339, rfc3339_ms
 from onbeat.errors import InvalidSchedule, InvalidSettings, OnbeatError, naming, shown
-from onbeat.ports.store import Clock
+from onbeat.ports.clock import Clock
 from onbeat.systems.workflows.executors import Executor, Meta, RayExecutor
 from onbeat.systems.workflows.store import DirectoryStore, WorkflowStore, check_text, check_workflow
 

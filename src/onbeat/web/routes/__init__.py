@@ -1,1 +1,1 @@
-"""The routes of the API, one module a group of them. Each is a use case of `service/service.py`."""
+"""The routes of the API, by topic. Each calls a use case of `service/service.py`."""

@@ -1,4 +1,4 @@
-"""Artifacts for agents: publish one over HTTP."""
+"""Publish artifacts for agents over HTTP."""
 
 from typing import Annotated
 
@@ -15,8 +15,8 @@ from onbeat.web.params import IdempotencyKey, problem_responses
 Tag = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 
 
-class Publishing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An artifact: the name of its type, as the program of its agents knows it, and its fields."""
+class PublishRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An artifact: the name of its type in the program of the agents, and its fields."""
 
     type: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
     payload: dict[str, object]
@@ -24,8 +24,8 @@ class Publishing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     correlation_id: Annotated[str, msgspec.Meta(min_length=1, max_length=200)] | None = None
 
 
-class Published(msgspec.Struct, frozen=True):
-    """`published`: agents that consume it have their runs. `offered`: no program took it yet."""
+class PublishedArtifact(msgspec.Struct, frozen=True):
+    """`published`: the agents that consume it have runs. `offered`: no program has taken it yet."""
 
     id: str
     type: str
@@ -40,12 +40,12 @@ class Published(msgspec.Struct, frozen=True):
 async def publish_artifact(
     service: NamedDependency[Service],
     state: State,
-    data: JSONBody[Publishing],
+    data: JSONBody[PublishRequest],
     idempotency_key: IdempotencyKey = None,
-) -> Response[Published]:
+) -> Response[PublishedArtifact]:
     """Publish an artifact: it triggers the agents without a schedule that consume its type.
 
-    The program of the agents validates it. The same key is the same artifact.
+    The program of the agents validates it. A repeated Idempotency-Key publishes nothing new.
     """
     systems: RunningSystems = state.systems
     artifact_id, offer = await systems.artifacts.publish(
@@ -56,7 +56,7 @@ async def publish_artifact(
         correlation_id=data.correlation_id,
         key=idempotency_key,
     )
-    found = Published(artifact_id, offer.type, offer.state)
+    found = PublishedArtifact(artifact_id, offer.type, offer.state)
     return Response(found, status_code=201 if offer.state == "published" else 202)
 
 

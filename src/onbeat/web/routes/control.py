@@ -1,4 +1,4 @@
-"""How things stand, and the switches: gate, groups, nodes, and who had what done."""
+"""The state of the installation, gate, groups, nodes, and the audit log."""
 
 from typing import Annotated, Literal
 
@@ -21,48 +21,48 @@ from onbeat.service.serialize import (
     overview_fields,
 )
 from onbeat.service.service import Service
-from onbeat.web.params import Limit, name_of, place_of, problem_responses
+from onbeat.web.params import Limit, decode_segment, problem_responses, read_event_id
 
 
-class Gate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The switch that stops everything: behind a closed gate nothing is decided or started."""
+class GateFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The main switch: while the gate is closed, no tick is decided and no run starts."""
 
     gate: Literal["open", "closed"]
 
 
-class Places(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many runs of a group may be started at the same time."""
+class GroupLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The concurrency limit of a group."""
 
     places: Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 
 
-class Nodes(msgspec.Struct, frozen=True):
-    """The nodes there are, the oldest first."""
+class NodePage(msgspec.Struct, frozen=True):
+    """The registered nodes, oldest first."""
 
     nodes: list[NodeFields]
 
 
-class Groups(msgspec.Struct, frozen=True):
-    """The groups there are, by name."""
+class GroupPage(msgspec.Struct, frozen=True):
+    """All groups, by name."""
 
     groups: list[GroupFields]
 
 
 class AuditPage(msgspec.Struct, frozen=True):
-    """What somebody had done, the latest first, and where to go on."""
+    """Audit events, latest first, and the cursor of the next page."""
 
     events: list[EventFields]
     next_cursor: str | None
 
 
-class StopAsked(msgspec.Struct, frozen=True):
-    """Whether a node is there to hear of it."""
+class StopRequested(msgspec.Struct, frozen=True):
+    """Whether the node is registered and will receive the request."""
 
     asked: bool
 
 
-class WhoAsks(msgspec.Struct, frozen=True):
-    """Who asks, and what they may; a session sends its token back with every change."""
+class CallerFields(msgspec.Struct, frozen=True):
+    """The caller and its scope; `csrf_token` is that of a session."""
 
     name: str
     scope: str
@@ -73,35 +73,35 @@ class WhoAsks(msgspec.Struct, frozen=True):
 @get("/session", operation_id="get_session", responses=problem_responses("session"))
 async def get_session(
     service: NamedDependency[Service], request: Request[object, object, State]
-) -> WhoAsks:
-    """Return who asks. A browser's changes need `csrf_token`, in the header X-CSRF-Token."""
-    caller = service.caller
-    return WhoAsks(caller.name, caller.scope, caller.owner, request.scope["state"]["csrf"] or None)
+) -> CallerFields:
+    """Return the caller. A browser sends `csrf_token` with changes, in the header X-CSRF-Token."""
+    caller, csrf = service.caller, request.scope["state"]["csrf"]
+    return CallerFields(caller.name, caller.scope, caller.owner, csrf or None)
 
 
 @get("/overview", operation_id="overview", responses=problem_responses("store"))
 async def get_overview(service: NamedDependency[Service]) -> OverviewFields:
-    """Return how things stand: for whoever has an owner, with their own schedules."""
+    """Return the current state; for a caller with an owner, that of its schedules only."""
     return overview_fields(await service.overview())
 
 
 @get("/gate", operation_id="get_gate", responses=problem_responses("gate"))
-async def get_gate(service: NamedDependency[Service]) -> Gate:
-    """Return whether anything may start at all."""
-    return Gate("open" if (await service.overview()).gate_open else "closed")
+async def get_gate(service: NamedDependency[Service]) -> GateFields:
+    """Return whether the gate is open."""
+    return GateFields("open" if (await service.overview()).gate_open else "closed")
 
 
 @put("/gate", operation_id="put_gate", responses=problem_responses("gate"))
-async def put_gate(service: NamedDependency[Service], data: JSONBody[Gate]) -> Gate:
-    """Open or close the gate. What was missed behind it does not run."""
+async def put_gate(service: NamedDependency[Service], data: JSONBody[GateFields]) -> GateFields:
+    """Open or close the gate. Ticks that were missed while it was closed do not run."""
     await service.set_gate(is_open=data.gate == "open")
     return data
 
 
 @get("/groups", operation_id="list_groups", responses=problem_responses("group"))
-async def list_groups(service: NamedDependency[Service]) -> Groups:
-    """Return the groups there are, and how full they are."""
-    return Groups([group_fields(row) for row in await service.groups()])
+async def list_groups(service: NamedDependency[Service]) -> GroupPage:
+    """Return all groups with their limit and usage."""
+    return GroupPage([group_fields(row) for row in await service.groups()])
 
 
 @put("/groups/{name:str}", operation_id="put_group", responses=problem_responses("group", 422))
@@ -116,20 +116,20 @@ async def put_group(
             schema_extra={"pattern": f"^{GROUP.pattern}$", "max_length": 100},
         ),
     ],
-    data: JSONBody[Places],
+    data: JSONBody[GroupLimit],
 ) -> GroupFields:
-    """Say how many runs of a group may be started at the same time."""
-    group = name_of(name)
+    """Set the concurrency limit of a group."""
+    group = decode_segment(name)
     await service.set_group(group, places=data.places)
     rows = {row.name: row for row in await service.groups()}
     return group_fields(rows.get(group, GroupRow(group, data.places, 0, 0)))
 
 
 @get("/nodes", operation_id="list_nodes", responses=problem_responses("node"))
-async def list_nodes(service: NamedDependency[Service]) -> Nodes:
-    """Return the nodes: what each does, and whether it is alive."""
+async def list_nodes(service: NamedDependency[Service]) -> NodePage:
+    """Return the nodes: roles, number of runs, and whether each is alive."""
     now = service.clock.now()
-    return Nodes([node_fields(row, now) for row in await service.nodes()])
+    return NodePage([node_fields(row, now) for row in await service.nodes()])
 
 
 @post(
@@ -141,9 +141,9 @@ async def list_nodes(service: NamedDependency[Service]) -> Nodes:
 async def stop_node(
     service: NamedDependency[Service],
     node_id: Annotated[str, PathParameter(min_length=1, max_length=100)],
-) -> StopAsked:
-    """Have a node stop in good order: it hears of it with its next heartbeat."""
-    return StopAsked(bool(await service.ask_to_stop([name_of(node_id)])))
+) -> StopRequested:
+    """Request a node to stop gracefully. It receives the request with its next heartbeat."""
+    return StopRequested(bool(await service.ask_to_stop([decode_segment(node_id)])))
 
 
 @get("/audit", operation_id="audit", responses=problem_responses("event", 422))
@@ -153,11 +153,11 @@ async def audit(
     cursor: Annotated[str | None, QueryParameter(max_length=40)] = None,
     schedule_id: Annotated[str | None, QueryParameter(max_length=200)] = None,
 ) -> AuditPage:
-    """Return what people and programs had done, the latest first: who, what, and when."""
-    before = None if cursor is None else place_of("cursor", cursor)
+    """Return the audit log, latest first: who did what, and when."""
+    before = None if cursor is None else read_event_id("cursor", cursor)
     found = await service.audit(schedule_id=schedule_id, before=before, limit=limit)
-    told_of = [event_fields(row) for row in found]
-    return AuditPage(told_of, told_of[-1].event_id if len(told_of) >= limit else None)
+    events = [event_fields(row) for row in found]
+    return AuditPage(events, events[-1].event_id if len(events) >= limit else None)
 
 
 ROUTES = [

@@ -1,4 +1,4 @@
-"""Definitions as code over HTTP: what a set of them would do, and doing it; and what is to come."""
+"""Definitions as code over HTTP: plan and apply a set of definitions, and forecast schedules."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence, Sized
@@ -22,24 +22,24 @@ from onbeat.service.apply_plan import ApplyPlan, ChangeFields, change_fields
 from onbeat.service.service import Service
 from onbeat.simulate.forecasts import forecast_fields
 from onbeat.simulate.simulation import RUN_LENGTH, Simulation
-from onbeat.web.params import instant_of, problem_responses
+from onbeat.web.params import problem_responses, read_instant
 from onbeat.web.routes.schedules import Definition
 
 WEEK = 7 * 86_400_000
 MOST_SCHEDULES = 10_000  # of one request, or one forecast
-MOST_WORK = 100_000  # to count ticks gained and lost: seconds of a thread
-MOST_PLAYED, MOST_COUNTED = 100_000, 20_000_000  # ticks of one forecast, which others wait beside
+MOST_WORK = 100_000  # to count ticks gained and lost: some seconds of a thread
+MOST_PLAYED, MOST_COUNTED = 100_000, 20_000_000  # ticks of one forecast
 LARGE_PATHS = frozenset({"/api/v1/plan", "/api/v1/apply", "/api/v1/simulate"})
 
 Length = Annotated[str, msgspec.Meta(max_length=64)]
 
 
 class Definitions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All the schedules of a source, as a file would have them.
+    """All schedules of a source, as in a file of definitions.
 
-    `calendars` are lists of dates, by the names that `exclude` has for them. The source owns
-    definitions: with `prune`, what it defined before and does not any more goes. Runs that wait
-    start by the revision they were decided under, unless `update_waiting` moves them.
+    `calendars` are lists of dates, by the names used in `exclude`. With `prune`, schedules of the
+    source that are not included are deleted. Waiting runs keep the revision they were decided
+    under, unless `update_waiting` moves them to the new one.
     """
 
     source: Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
@@ -48,20 +48,20 @@ class Definitions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     calendars: dict[str, list[str]] = {}
     prune: bool = False
     take_over: bool = False
-    update_waiting: bool = False  # runs that wait are moved to the new definitions
+    update_waiting: bool = False  # waiting runs are moved to the new definitions
 
 
-class Planned(msgspec.Struct, frozen=True):
-    """What applying definitions does, or would do, to each schedule."""
+class AppliedChanges(msgspec.Struct, frozen=True):
+    """The change to each schedule that applying the definitions makes, or would make."""
 
     source: str
     changes: list[ChangeFields]
 
 
-class Forecasting(
+class SimulateRequest(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"names": "only"}
 ):
-    """What to forecast: until when, for which schedules, and as if which were defined."""
+    """What to forecast: until when, for which schedules, and with which further definitions."""
 
     until: Length | None = None
     names: Annotated[list[str], msgspec.Meta(max_length=10_000)] | None = None
@@ -71,10 +71,10 @@ class Forecasting(
 
 
 @post("/plan", operation_id="plan", status_code=200, responses=problem_responses("schedule", 422))
-async def plan(service: NamedDependency[Service], data: JSONBody[Definitions]) -> Planned:
-    """Return what applying definitions would do: the difference, and ticks gained and lost.
+async def plan(service: NamedDependency[Service], data: JSONBody[Definitions]) -> AppliedChanges:
+    """Return what applying definitions would change, with the ticks gained and lost.
 
-    `past` names what it would start, record as missed, keep waiting and cancel.
+    `past` has the ticks that it would start or record as missed, and the effect on waiting runs.
     """
     return (await _planned(service, data))[1]
 
@@ -85,22 +85,22 @@ async def plan(service: NamedDependency[Service], data: JSONBody[Definitions]) -
     status_code=200,
     responses=problem_responses("schedule", 409, 412, 422),
 )
-async def apply(service: NamedDependency[Service], data: JSONBody[Definitions]) -> Planned:
-    """Apply definitions, all or none of them. Pauses and positions stay as they are.
+async def apply(service: NamedDependency[Service], data: JSONBody[Definitions]) -> AppliedChanges:
+    """Apply definitions atomically. Pauses and positions are not changed.
 
-    Revisions are told as they are afterwards.
+    The response has the resulting revisions.
     """
     changes, answer = await _planned(service, data)
     done = await service.apply(changes)
-    holds: dict[str, int | None] = {each.schedule_id: each.revision for each in done}
-    holds |= {each.schedule_id: each.revision for each in changes.of("keep")}
-    told = [replace(each, revision=holds.get(each.schedule_id)) for each in answer.changes]
-    return replace(answer, changes=told)
+    revisions: dict[str, int | None] = {each.schedule_id: each.revision for each in done}
+    revisions |= {each.schedule_id: each.revision for each in changes.of("keep")}
+    applied = [replace(each, revision=revisions.get(each.schedule_id)) for each in answer.changes]
+    return replace(answer, changes=applied)
 
 
-async def _planned(service: Service, data: Definitions) -> tuple[ApplyPlan, Planned]:
+async def _planned(service: Service, data: Definitions) -> tuple[ApplyPlan, AppliedChanges]:
     _check_number(data.schedules)
-    # What is only computed is done by a thread: the engine has its turn beside it.
+    # Computations run in a thread, so that they do not block the engine.
     schedules = await asyncio.to_thread(_read, data.schedules, data.timezone, data.calendars)
     changes = await service.plan_changes(
         schedules,
@@ -111,8 +111,8 @@ async def _planned(service: Service, data: Definitions) -> tuple[ApplyPlan, Plan
         work=MOST_WORK,
         update_waiting=data.update_waiting,
     )
-    told = await asyncio.to_thread(lambda: [change_fields(each) for each in changes.changes])
-    return changes, Planned(data.source, told)
+    fields = await asyncio.to_thread(lambda: [change_fields(each) for each in changes.changes])
+    return changes, AppliedChanges(data.source, fields)
 
 
 @post(
@@ -122,39 +122,39 @@ async def _planned(service: Service, data: Definitions) -> tuple[ApplyPlan, Plan
     responses=problem_responses("schedule", 422),
 )
 async def simulate(
-    service: NamedDependency[Service], data: JSONBody[Forecasting | None] = None
+    service: NamedDependency[Service], data: JSONBody[SimulateRequest | None] = None
 ) -> dict[str, Any]:
-    """Forecast what schedules will do: starts, skips and why, and how much runs at once."""
-    asked = data or Forecasting()
-    _check_number(asked.schedules)
-    schedules = await asyncio.to_thread(_read, asked.schedules, asked.timezone)
+    """Forecast schedules: starts, skipped ticks with the reason, and concurrent runs."""
+    wanted = data or SimulateRequest()
+    _check_number(wanted.schedules)
+    schedules = await asyncio.to_thread(_read, wanted.schedules, wanted.timezone)
     for n, schedule in enumerate(schedules):
         if n % 100 == 99:
             await asyncio.sleep(0)
         with naming(f"schedules.{schedule.schedule_id}"):
             service.check(schedule)
-    standings = await service.standings(most=MOST_SCHEDULES)
+    snapshot = await service.standings(most=MOST_SCHEDULES)
     if schedules:
-        standings = await asyncio.to_thread(with_definitions, standings, schedules)
-    until = standings.now + WEEK
-    if asked.until is not None:
-        until = _until(asked.until, standings.now)
+        snapshot = await asyncio.to_thread(with_definitions, snapshot, schedules)
+    until = snapshot.now + WEEK
+    if wanted.until is not None:
+        until = _until(wanted.until, snapshot.now)
     length = RUN_LENGTH
-    if asked.run_length is not None:
+    if wanted.run_length is not None:
         with naming("run_length"):
-            length = parse_duration(asked.run_length).elapsed * 1000
+            length = parse_duration(wanted.run_length).elapsed * 1000
     simulation = await asyncio.to_thread(
         Simulation,
-        await asyncio.to_thread(with_start, standings),
+        await asyncio.to_thread(with_start, snapshot),
         until=until,
-        only=asked.names,
+        only=wanted.names,
         run_length=length,
-        timezone=zone(asked.timezone).name,
+        timezone=zone(wanted.timezone).name,
         most_played=MOST_PLAYED,
         most_counted=MOST_COUNTED,
     )
     steps = simulation.steps()
-    while await asyncio.to_thread(_has_more, steps):  # until nobody waits for it any more
+    while await asyncio.to_thread(_has_more, steps):  # ends early if the client disconnects
         pass
     return await asyncio.to_thread(lambda: forecast_fields(simulation.forecast()))
 
@@ -166,41 +166,45 @@ async def schema() -> dict[str, Any]:
 
 
 def _has_more(steps: Iterator[object]) -> bool:
-    """Take steps for a moment; return whether there may be more."""
+    """Simulate for a moment; return whether there may be more to do."""
     until = monotonic() + 0.1
     return any(monotonic() > until for _ in steps)
 
 
-def _check_number(given: Sized) -> None:
-    if len(given) > MOST_SCHEDULES:
+def _check_number(definitions: Sized) -> None:
+    if len(definitions) > MOST_SCHEDULES:
         hint = f"{MOST_SCHEDULES} at most in one request"
-        raise InvalidSchedule("schedules", f"there are {len(given)}", hint=hint)
+        raise InvalidSchedule("schedules", f"there are {len(definitions)}", hint=hint)
 
 
 def _read(
-    given: dict[str, Definition], timezone: str, listed: Mapping[str, Sequence[str]] = NO_CALENDARS
+    definitions: dict[str, Definition],
+    timezone: str,
+    dates: Mapping[str, Sequence[str]] = NO_CALENDARS,
 ) -> list[Schedule]:
-    """Return the schedules of definitions, or refuse the first that is wrong."""
-    where = zone(timezone).name
+    """Return the schedules of definitions, or refuse the first invalid one."""
+    tz = zone(timezone).name
     calendars: dict[str, tuple[str, ...]] = {}
-    for name, items in listed.items():
+    for name, items in dates.items():
         with naming(f"calendars.{name}"):
-            calendars[name] = Exclude(tuple(items)).items  # refused here, should one be no date
-    found: list[Schedule] = []
-    for name, fields in given.items():
+            calendars[name] = Exclude(tuple(items)).items  # refuses items that are not dates
+    schedules: list[Schedule] = []
+    for name, fields in definitions.items():
         with naming(f"schedules.{name}"):
-            found.append(read_schedule(check_id(name), fields, timezone=where, calendars=calendars))
-    return found
+            schedule = read_schedule(check_id(name), fields, timezone=tz, calendars=calendars)
+            schedules.append(schedule)
+    return schedules
 
 
-def _until(given: str, now: int) -> int:
-    """Return an instant, or the end of a length from now, in milliseconds."""
+def _until(text: str, now: int) -> int:
+    """Return an instant, or the end of a duration from now, in milliseconds."""
     try:
-        until = now + parse_duration(given).elapsed * 1000
+        until = now + parse_duration(text).elapsed * 1000
     except InvalidSchedule:
-        until = instant_of("until", given) * 1000
+        until = read_instant("until", text) * 1000
     if until <= now:
-        raise InvalidSchedule("until", "it is past", hint="a length such as 30d, or a later time")
+        hint = "a duration such as 30d, or a later time"
+        raise InvalidSchedule("until", "it is in the past", hint=hint)
     return until
 
 

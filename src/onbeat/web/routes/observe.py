@@ -1,4 +1,4 @@
-"""What happens, live: events as a stream, what a run prints, metrics, and whether all is well."""
+"""Observation over HTTP: event streams, the output of runs, metrics and health checks."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -16,38 +16,39 @@ from onbeat.errors import StoreFailed, StoreUnusable
 from onbeat.ports.rows import EventRow, RunRow
 from onbeat.service.access import Caller
 from onbeat.service.service import Service
-from onbeat.web.live import EventStreams, follow_events, patiently, while_welcome
+from onbeat.web.live import EventStreams, follow_events, retry_store, while_authorized
 from onbeat.web.output import Output
-from onbeat.web.params import Asked, RunId, place_of, problem_responses
-from onbeat.web.problems import PROBLEM_JSON, problem
+from onbeat.web.params import ApiRequest, RunId, problem_responses, read_event_id
+from onbeat.web.problems import PROBLEM_JSON
+from onbeat.web.problems import problem as make_problem
 from onbeat.web.security.credentials import NODES
 
-ANSWERS_WITHIN = 2.0  # seconds: whoever asks whether it is ready does not wait for long either
-LAGGING = 10_000  # milliseconds that a tick may be due and undecided before this is not ready
+ANSWERS_WITHIN = 2.0  # seconds: clients of readiness checks do not wait for long
+LAGGING = 10_000  # milliseconds that a tick may be due and undecided before readiness fails
 
 STREAM = ResponseSpec(
     str,
-    description="Events, until whoever listens goes.",
+    description="Events, until the client disconnects.",
     media_type="text/event-stream",
     generate_examples=False,
 )
-PRINTED = ResponseSpec(
+OUTPUT = ResponseSpec(
     str,
-    description="What it printed.",
+    description="The output of the run.",
     media_type="text/plain",
     generate_examples=False,
 )
 
 
 class Health(msgspec.Struct, frozen=True):
-    """Whether it is alive, or ready; `problem` says what is not as it should be."""
+    """Whether the process is alive or ready; `problem` says why it is not."""
 
     ok: bool
     problem: str = ""
 
 
 NOT_READY = ResponseSpec(
-    Health, description="It is not ready: `problem` says why.", generate_examples=False
+    Health, description="Not ready: `problem` says why.", generate_examples=False
 )
 
 
@@ -59,7 +60,7 @@ NOT_READY = ResponseSpec(
 )
 async def events(
     service: NamedDependency[Service],
-    request: Asked,
+    request: ApiRequest,
     *,
     state: State,
     last_event_id: Annotated[
@@ -68,7 +69,7 @@ async def events(
             name="Last-Event-ID",
             required=False,
             max_length=40,
-            description="Go on after this one: a browser that was cut off sends it by itself.",
+            description="Continue after this event. A browser that reconnects sends it by itself.",
             schema_extra={"pattern": "^[0-9]{1,18}(\\.[0-9]{1,9})?$"},
         ),
     ] = None,
@@ -76,25 +77,27 @@ async def events(
         str | None,
         QueryParameter(
             max_length=40,
-            description="The same, for those who cannot set headers.",
+            description="The same as Last-Event-ID, for clients that cannot set headers.",
             schema_extra={"pattern": "^[0-9]{1,18}(\\.[0-9]{1,9})?$"},
         ),
     ] = None,
     schedule_id: Annotated[str | None, QueryParameter(max_length=200)] = None,
     name: Annotated[
-        str | None, QueryParameter(max_length=40, description="One kind, such as run.failed.")
+        str | None,
+        QueryParameter(max_length=40, description="Only events of this name, such as run.failed."),
     ] = None,
 ) -> Stream | Response[bytes]:
-    """Follow what happens, as server-sent events, from now on or from where one was cut off.
+    """Stream events as server-sent events, from now on or after a given event.
 
-    Each has an id, its name, and the fields of the audit. When several nodes share the database,
-    whoever resumes hears again of the last ten seconds: drop the ids that are known.
+    Each event has an id, its name and its fields, as in the audit log. If several nodes share the
+    database, a client that resumes receives the events of the last ten seconds again: drop the ids
+    that you have seen.
     """
-    given = last_event_id or after
-    begin = None if given is None else place_of("Last-Event-ID", given)
+    resume_id = last_event_id or after
+    begin = None if resume_id is None else read_event_id("Last-Event-ID", resume_id)
     live: EventStreams = state.live
-    await service.newest_event()  # who may not read is told so, rather than in the middle of it
-    if (refused := _no_place(request, live)) is not None:
+    await service.newest_event()  # refuses a caller without access before the stream begins
+    if (refused := _refuse_stream(request, live)) is not None:
         return refused
 
     def is_wanted(row: EventRow) -> bool:
@@ -102,40 +105,42 @@ async def events(
             name is None or row.event.name == name
         )
 
-    found = follow_events(service, live, after=begin, is_wanted=is_wanted)
-    return Stream(_heard(request, live, found), media_type="text/event-stream")
+    chunks = follow_events(service, live, after=begin, is_wanted=is_wanted)
+    return Stream(_stream(request, live, chunks), media_type="text/event-stream")
 
 
 @get(
     "/runs/{run_id:int}/log",
     operation_id="get_log",
     media_type=MediaType.TEXT,
-    responses={**problem_responses("run", 404), 200: PRINTED},
+    responses={**problem_responses("run", 404), 200: OUTPUT},
 )
 async def log(
     service: NamedDependency[Service],
-    request: Asked,
+    request: ApiRequest,
     *,
     state: State,
     run_id: RunId,
-    follow: Annotated[bool, QueryParameter(description="Go on until it has ended.")] = False,
-    here: Annotated[bool, QueryParameter(description="Do not ask its node.")] = False,
+    follow: Annotated[bool, QueryParameter(description="Stream until the run has ended.")] = False,
+    here: Annotated[
+        bool, QueryParameter(description="Only the output on this node; contact no other node.")
+    ] = False,
 ) -> Stream | Response[bytes]:
-    """Return what a run printed; of one that goes on elsewhere, its node is asked.
+    """Return the output of a run. If the run is on another node, it is fetched from there.
 
-    Who follows hears of each attempt from this one on: a line such as [attempt 2] begins the next.
+    With `follow` the output of later attempts follows, each after a line such as [attempt 2].
     """
     run, output, live = await service.run(run_id), _output(state), state.live
 
-    async def again() -> RunRow:
-        return await patiently(lambda: service.run(run_id), live)
+    async def reload() -> RunRow:
+        return await retry_store(lambda: service.run(run_id), live)
 
     if not follow:
-        return Stream(output.so_far(run, again, here=here), media_type="text/plain")
-    if (refused := _no_place(request, live)) is not None:
+        return Stream(output.read(run, reload, here=here), media_type="text/plain")
+    if (refused := _refuse_stream(request, live)) is not None:
         return refused
-    found = output.followed_here(run, again) if here else output.followed(run, again)
-    return Stream(_heard(request, live, found), media_type="text/plain")
+    chunks = output.follow_here(run, reload) if here else output.follow(run, reload)
+    return Stream(_stream(request, live, chunks), media_type="text/plain")
 
 
 @get(
@@ -145,14 +150,14 @@ async def log(
     responses=problem_responses("store"),
 )
 async def metrics(service: NamedDependency[Service], state: State) -> Response[str]:
-    """Return figures for Prometheus."""
+    """Return metrics in the Prometheus text format."""
     text = await state.render_metrics(service)
     return Response(text, media_type="text/plain; version=0.0.4")
 
 
 @get("/healthz", operation_id="healthz", security=[])
 async def healthz() -> Health:
-    """Say that the process is alive: it answers."""
+    """Liveness check: the process answers."""
     return Health(ok=True)
 
 
@@ -163,7 +168,7 @@ async def healthz() -> Health:
     responses={503: NOT_READY},
 )
 async def readyz(state: State) -> Response[Health]:
-    """Say whether it can be worked with: the database answers, and no tick waits to be decided."""
+    """Readiness check: the database answers, and no tick is overdue for planning."""
     service: Service = state.service
     try:
         async with asyncio.timeout(ANSWERS_WITHIN):
@@ -172,36 +177,38 @@ async def readyz(state: State) -> Response[Health]:
         return Response(Health(ok=False, problem="the database does not answer"), status_code=503)
     late = 0 if found.next_due_at is None else found.now - found.next_due_at
     if found.gate_open and late > LAGGING:
-        told_of = f"ticks wait to be decided for {late // 1000} s"
-        return Response(Health(ok=False, problem=told_of), status_code=503)
+        problem = f"due ticks have not been decided for {late // 1000} s"
+        return Response(Health(ok=False, problem=problem), status_code=503)
     return Response(Health(ok=True))
 
 
-def _no_place(request: Asked, live: EventStreams) -> Response[bytes] | None:
-    """Return what whoever asks is told if they cannot listen now."""
-    name = _who_listens(request)
+def _refuse_stream(request: ApiRequest, live: EventStreams) -> Response[bytes] | None:
+    """Return the refusal of a stream beyond the limits, or None."""
+    name = _counted_name(request)
     if live.is_full:
-        refused = problem(503, "as many listen as there may", hint="try again later")
-    elif live.has_enough(name):
-        refused = problem(429, f"{name} listens as often as one may", hint="close another first")
+        refused = make_problem(503, "too many streams are open", hint="try again later")
+    elif live.is_full_for(name):
+        text = f"{name} has too many open streams"
+        refused = make_problem(429, text, hint="close another one first")
     else:
         return None
     return Response(refused.as_json(), status_code=refused.status, media_type=PROBLEM_JSON)
 
 
-async def _heard(
-    request: Asked, live: EventStreams, found: AsyncGenerator[bytes, None]
+async def _stream(
+    request: ApiRequest, live: EventStreams, chunks: AsyncGenerator[bytes, None]
 ) -> AsyncIterator[bytes]:
-    """Yield what somebody listens to, for as long as they may, and count them meanwhile."""
-    if _no_place(request, live) is not None:
-        return  # many came at once, and others were sooner
-    with live.listening(_who_listens(request)):  # not before: who goes at once never comes here
-        async for each in while_welcome(found, request.scope["state"]["still_welcome"]):
+    """Yield chunks while the caller is authorized, and count the stream meanwhile."""
+    if _refuse_stream(request, live) is not None:
+        return  # concurrent requests have reached the limit first
+    # Not counted earlier: this never runs for a client that disconnects immediately.
+    with live.counted(_counted_name(request)):
+        async for each in while_authorized(chunks, request.scope["state"]["is_still_authorized"]):
             yield each
 
 
-def _who_listens(request: Asked) -> str:
-    """Return the name by which a listener is counted; a node, which asks for others, has none."""
+def _counted_name(request: ApiRequest) -> str:
+    """Return the name by which streams are counted; none for a node, which acts for clients."""
     caller: Caller = request.scope["state"]["caller"]
     return "" if caller == NODES else caller.name
 
@@ -212,4 +219,4 @@ def _output(state: State) -> Output:
 
 
 ROUTES = [events, log, metrics, healthz, readyz]
-AT_THE_ROOT = {"/metrics", "/healthz", "/readyz"}  # they are there, too, where others look for them
+ROOT_PATHS = {"/metrics", "/healthz", "/readyz"}  # also served without the prefix, as is usual

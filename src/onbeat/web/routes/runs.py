@@ -1,4 +1,4 @@
-"""Runs over HTTP: what ran and what did not, ending one, and hearing from targets."""
+"""Runs over HTTP: read and cancel runs, and receive reports from targets."""
 
 from typing import Annotated, Literal
 
@@ -12,20 +12,20 @@ from onbeat.errors import InvalidSchedule
 from onbeat.ports.rows import RunFilter
 from onbeat.service.serialize import RunFields, run_fields
 from onbeat.service.service import Service
-from onbeat.web.params import Instant, Limit, RunId, instant_of, name_of, problem_responses
+from onbeat.web.params import Instant, Limit, RunId, decode_segment, problem_responses, read_instant
 from onbeat.web.routes.schedules import RunPage, runs_page
 
 
-class Canceling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Why, as the audit tells it."""
+class CancelRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A note for the audit log."""
 
     note: Annotated[str, msgspec.Meta(max_length=2000)] = ""
 
 
-class Ending(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a run ended that its target had accepted; or that it has begun there, as `run_id`.
+class RunReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The outcome of an accepted run; or that it has started at its target, as `run_id`.
 
-    A failure is tried again, if the schedule says so, unless it is `final`.
+    A failure is retried by the policy of the schedule, unless it is `final`.
     """
 
     status: Literal["STARTED", "SUCCESS", "FAILED"]
@@ -38,7 +38,7 @@ class Ending(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 RunKey = Annotated[
     str,
     PathParameter(
-        description="The number of a run, or its key.",
+        description="The number or the idempotency key of a run.",
         min_length=1,
         max_length=200,
         schema_extra={"pattern": "^([0-9]{1,18}|[0-9a-f]{64})$", "max_length": 64},
@@ -59,17 +59,17 @@ async def list_runs(
     since: Instant = None,
     until: Instant = None,
     stuck: Annotated[
-        bool, QueryParameter(description="Only runs in flight that take too long.")
+        bool, QueryParameter(description="Only runs in flight that are stuck.")
     ] = False,
 ) -> RunPage:
-    """Return runs, the latest first: those planned from `since` on, and before `until`."""
+    """Return runs, latest first: those planned from `since` on, and before `until`."""
     which = RunFilter(
         schedule_id,
         status,
         reason,
         triggered_by,
-        None if since is None else instant_of("since", since),
-        None if until is None else instant_of("until", until),
+        None if since is None else read_instant("since", since),
+        None if until is None else read_instant("until", until),
         cursor,
         is_stuck=stuck,
     )
@@ -89,10 +89,10 @@ async def get_run(service: NamedDependency[Service], run_id: RunId) -> RunFields
     responses=problem_responses("run", 404, 409),
 )
 async def cancel_run(
-    service: NamedDependency[Service], run_id: RunId, data: JSONBody[Canceling | None] = None
+    service: NamedDependency[Service], run_id: RunId, data: JSONBody[CancelRequest | None] = None
 ) -> RunFields:
-    """Have a run end: one that waits at once, a started one as soon as its node can."""
-    return run_fields(await service.cancel(run_id, note=(data or Canceling()).note))
+    """Cancel a run: a waiting one immediately, a started one as soon as its node can end it."""
+    return run_fields(await service.cancel(run_id, note=(data or CancelRequest()).note))
 
 
 @post(
@@ -102,24 +102,24 @@ async def cancel_run(
     responses=problem_responses("run", 404, 409, 422),
 )
 async def report_run(
-    service: NamedDependency[Service], key: RunKey, data: JSONBody[Ending]
+    service: NamedDependency[Service], key: RunKey, data: JSONBody[RunReport]
 ) -> RunFields:
-    """Tell of the end of a run that its target had accepted. The same again changes nothing."""
-    return await heard_of(service, key, data)
+    """Report the outcome of an accepted run. Repeating the same report changes nothing."""
+    return await record_report(service, key, data)
 
 
-async def heard_of(service: Service, key: str, data: Ending) -> RunFields:
-    """Record what a target tells of a run, and return the run."""
+async def record_report(service: Service, key: str, data: RunReport) -> RunFields:
+    """Record the report of a target, and return the run."""
     if data.status != "FAILED" and (data.error or data.final):
-        raise InvalidSchedule("error", "only a failure has one", hint="status: FAILED")
+        raise InvalidSchedule("error", "only a failure has an error", hint="status: FAILED")
     if data.status != "SUCCESS" and data.result is not None:
-        raise InvalidSchedule("result", "only a success has one", hint="error")
+        raise InvalidSchedule("result", "only a success has a result", hint="error")
     outcome: Succeeded | Failed | Accepted = Succeeded(data.result)
     if data.status == "STARTED":
         outcome = Accepted()
     elif data.status == "FAILED":
-        outcome = Failed(data.error or "it was reported to have failed", retryable=not data.final)
-    which = int(key) if key.isascii() and key.isdigit() and len(key) < 19 else name_of(key)
+        outcome = Failed(data.error or "the target reported a failure", retryable=not data.final)
+    which = int(key) if key.isascii() and key.isdigit() and len(key) < 19 else decode_segment(key)
     return run_fields(await service.report(which, outcome, external_id=data.run_id))
 
 

@@ -1,4 +1,4 @@
-"""Schedules over HTTP: read, define, edit, operate, and ask why."""
+"""Schedules over HTTP: read, define, edit and control them, and explain their runs."""
 
 import hashlib
 from typing import Annotated, Literal
@@ -34,71 +34,71 @@ from onbeat.web.params import (
     IfMatch,
     Instant,
     Limit,
-    Moment,
+    LocalOrInstant,
     ScheduleId,
     Search,
     UpdateWaiting,
     etag,
-    instant_of,
-    milliseconds_of,
     problem_responses,
-    revision_of,
-    schedule_id_of,
+    read_future_ms,
+    read_instant,
+    read_revision,
+    read_schedule_id,
 )
 
 LONGEST_PREVIEW = 1000
-TRIES = 5  # at an edit that others come before
+TRIES = 5  # for an edit that conflicts with others
 
-Definition = dict[str, object]  # its schema is put into the OpenAPI document by `web/openapi.py`
+Definition = dict[str, object]  # `web/openapi.py` adds its schema to the OpenAPI document
 
 
 class SchedulePage(msgspec.Struct, frozen=True):
-    """Schedules by id, and where to go on: with `cursor`, if there are more."""
+    """Schedules by id, and the cursor of the next page; null on the last page."""
 
     schedules: list[ScheduleFields]
     next_cursor: str | None
 
 
 class RunPage(msgspec.Struct, frozen=True):
-    """Runs, the latest first, and where to go on: with `cursor`, if there are more."""
+    """Runs, latest first, and the cursor of the next page; null on the last page."""
 
     runs: list[RunFields]
     next_cursor: str | None
 
 
 class NewSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A schedule to be made. Without an id it gets one."""
+    """A schedule to create. Without `schedule_id`, an id is generated."""
 
     definition: Definition
     schedule_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._/-]{1,200}$")] | None = None
 
 
-class Pausing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Why, and until when: then it goes on by itself."""
+class PauseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A note for the pause, and the instant at which the schedule resumes automatically."""
 
     note: Annotated[str, msgspec.Meta(max_length=2000)] = ""
     until: Annotated[str, msgspec.Meta(max_length=64)] | None = None
 
 
-class Resuming(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether what the pause left out is run once."""
+class ResumeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """With `catchup`, the latest tick that the pause skipped runs once."""
 
     catchup: bool = False
 
 
-class Starting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Inputs in place of those that the schedule has, by name."""
+class StartRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Inputs by name, which override those of the schedule."""
 
     inputs: dict[str, object] = {}
 
 
-class Backfilling(
+class BackfillRequest(
     msgspec.Struct,
     frozen=True,
     forbid_unknown_fields=True,
     rename={"first": "from", "last": "to"},
 ):
-    """Which ticks of the past are to run after all; with `dry_run` nothing is changed."""
+    """The range of past ticks to run; with `dry_run` nothing is changed."""
 
     first: Annotated[str, msgspec.Meta(max_length=64)]
     last: Annotated[str, msgspec.Meta(max_length=64)]
@@ -106,7 +106,7 @@ class Backfilling(
 
 
 class TickToBackfill(msgspec.Struct, frozen=True):
-    """What a backfill would do with a tick: `enqueue`, or `refuse` for a reason."""
+    """What a backfill does with a tick: `enqueue`, or `refuse` with a reason."""
 
     run_at: str
     action: Literal["enqueue", "refuse"]
@@ -114,7 +114,7 @@ class TickToBackfill(msgspec.Struct, frozen=True):
 
 
 class BackfillFields(msgspec.Struct, frozen=True):
-    """What a backfill did; `following` is where to go on, as there was no more room."""
+    """The result of a backfill; `following` is where to continue if the limit was reached."""
 
     dry_run: bool
     enqueued: int
@@ -124,8 +124,8 @@ class BackfillFields(msgspec.Struct, frozen=True):
     ticks: list[TickToBackfill]
 
 
-class BulkWhich(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which schedules: those for which everything holds that is said here; or all of them."""
+class BulkFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Selects the schedules that meet all given conditions, or `all`."""
 
     ids: Annotated[list[str], msgspec.Meta(max_length=10_000)] | None = None
     source: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
@@ -136,22 +136,22 @@ class BulkWhich(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     all: bool = False
 
     @property
-    def says_nothing(self) -> bool:
-        """Whether it would mean every schedule without saying so."""
-        return self == BulkWhich()
+    def is_empty(self) -> bool:
+        """Whether it has no condition, and so would select all schedules unintentionally."""
+        return self == BulkFilter()
 
 
-class Bulk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Something to be done to many schedules; with `dry_run` it is only told to which."""
+class BulkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An action on many schedules; with `dry_run` they are only listed."""
 
     action: Literal["pause", "resume", "delete"]
-    which: BulkWhich
+    which: BulkFilter
     dry_run: bool = False
     note: Annotated[str, msgspec.Meta(max_length=2000)] = ""
 
 
-class BulkDone(msgspec.Struct, frozen=True):
-    """To which schedules it was done, or would be, and which were so already."""
+class BulkResult(msgspec.Struct, frozen=True):
+    """The schedules that were or would be changed, and those already in the wanted state."""
 
     action: str
     dry_run: bool
@@ -173,7 +173,7 @@ async def list_schedules(
         bool | None, QueryParameter(description="Whether the last run failed.")
     ] = None,
 ) -> SchedulePage:
-    """Return schedules by id, a page at a time."""
+    """Return a page of schedules, ordered by id."""
     which = ScheduleFilter(source, owner, paused, failing, q)
     found = await service.schedules(which, after=cursor or "", limit=limit + 1)
     more = found[limit - 1].schedule_id if len(found) > limit else None
@@ -188,12 +188,12 @@ async def create_schedule(
     data: JSONBody[NewSchedule],
     idempotency_key: IdempotencyKey = None,
 ) -> Response[ScheduleFields]:
-    """Make a schedule that is not there.
+    """Create a schedule.
 
-    The same again, under the same id or Idempotency-Key, makes nothing and answers 200; another
-    definition under them is refused with 409.
+    Repeating the request with the same id or Idempotency-Key creates nothing and returns 200;
+    another definition under the same id or key is refused with 409.
     """
-    schedule_id = data.schedule_id or _id_of(service, idempotency_key)
+    schedule_id = data.schedule_id or _generated_id(service, idempotency_key)
     schedule = read_schedule(check_id(schedule_id), data.definition)
     try:
         (done,) = await service.define([schedule], expected={schedule_id: None})
@@ -202,7 +202,7 @@ async def create_schedule(
         if row.definition != definition(service.as_allowed(schedule)):
             raise AlreadyThere(schedule_id) from None
         done = Upserted(schedule_id, "unchanged", row.revision)
-    return await _shown(service, done)
+    return await _schedule_response(service, done)
 
 
 @get(
@@ -213,8 +213,8 @@ async def create_schedule(
 async def get_schedule(
     service: NamedDependency[Service], schedule_id: ScheduleId
 ) -> Response[ScheduleFields]:
-    """Return one schedule. Its ETag is what If-Match takes."""
-    row = await service.schedule(schedule_id_of(schedule_id))
+    """Return a schedule. Its ETag can be sent as If-Match."""
+    row = await service.schedule(read_schedule_id(schedule_id))
     return Response(schedule_fields(row), headers={"ETag": etag(row.revision)})
 
 
@@ -231,15 +231,15 @@ async def put_schedule(
     *,
     update_waiting: UpdateWaiting = False,
 ) -> Response[ScheduleFields]:
-    """Define a schedule, or give it another definition: all of it is replaced, but for its pause.
+    """Create a schedule or replace its definition. A pause is kept.
 
-    What changes nothing is not a revision. Nothing of the past is started: if the ticks change,
-    those owed beyond their grace are recorded as missed (`edited`).
+    The same definition creates no revision. An edit starts no past tick: if the ticks change,
+    those that are overdue beyond their grace are recorded as missed (`edited`).
     """
-    name = schedule_id_of(schedule_id)
+    name = read_schedule_id(schedule_id)
     schedule, expected = read_schedule(name, data), await _expected(service, name, if_match)
     (done,) = await service.define([schedule], expected=expected, update_waiting=update_waiting)
-    return await _shown(service, done)
+    return await _schedule_response(service, done)
 
 
 @patch(
@@ -255,21 +255,21 @@ async def patch_schedule(
     *,
     update_waiting: UpdateWaiting = False,
 ) -> Response[ScheduleFields]:
-    """Change some fields of a definition, by the rules of JSON Merge Patch: null takes one away."""
-    name, expected = schedule_id_of(schedule_id), revision_of(if_match)
+    """Change fields of a definition, as a JSON Merge Patch: null removes a field."""
+    name, expected = read_schedule_id(schedule_id), read_revision(if_match)
     for _ in range(TRIES):
         row = await service.schedule(name)
         if expected is not None and row.revision != expected:
             raise ChangedSince(name, expected, row.revision)
-        kept = msgspec.json.decode(row.definition, type=dict[str, object])
-        schedule = read_schedule(name, merged(kept, data))
+        current = msgspec.json.decode(row.definition, type=dict[str, object])
+        schedule = read_schedule(name, merge_patch(current, data))
         try:
             (done,) = await service.define(
                 [schedule], expected={name: row.revision}, update_waiting=update_waiting
             )
         except ChangedSince:
             continue
-        return await _shown(service, done)
+        return await _schedule_response(service, done)
     raise ChangedSince(name, row.revision, row.revision)
 
 
@@ -281,8 +281,8 @@ async def patch_schedule(
 async def delete_schedule(
     service: NamedDependency[Service], schedule_id: ScheduleId, if_match: IfMatch = None
 ) -> None:
-    """Take a schedule away: what waits is canceled, what has started finishes."""
-    await service.delete(schedule_id_of(schedule_id), expected=revision_of(if_match))
+    """Delete a schedule. Waiting runs are canceled, started ones finish."""
+    await service.delete(read_schedule_id(schedule_id), expected=read_revision(if_match))
 
 
 @get(
@@ -296,11 +296,11 @@ async def get_next(
     n: Annotated[int, QueryParameter(ge=1, le=LONGEST_PREVIEW)] = 5,
     after: Instant = None,
 ) -> PreviewFields:
-    """Return the next ticks of a schedule, in words and times, whether it is paused or not."""
-    row = await service.schedule(schedule_id_of(schedule_id))
+    """Return the next ticks of a schedule and its trigger in words, also if it is paused."""
+    row = await service.schedule(read_schedule_id(schedule_id))
     schedule = from_definition(row.schedule_id, row.definition)
     now = service.clock.now() // 1000
-    since = now if after is None else instant_of("after", after)
+    since = now if after is None else read_instant("after", after)
     return preview_fields(preview(schedule.trigger, zone(schedule.timezone), after=since, n=n))
 
 
@@ -315,7 +315,7 @@ async def preview_definition(
     data: JSONBody[Definition],
     n: Annotated[int, QueryParameter(ge=1, le=LONGEST_PREVIEW)] = 10,
 ) -> PreviewFields:
-    """Return what a definition would do, without defining it."""
+    """Return the next ticks of a definition and its trigger in words, without storing it."""
     schedule = read_schedule("preview", data)
     service.check(schedule)
     now = service.clock.now() // 1000
@@ -334,9 +334,9 @@ async def list_runs_of(
     cursor: Annotated[int | None, QueryParameter(ge=1, le=2**62)] = None,
     status: Annotated[Status | None, QueryParameter()] = None,
 ) -> RunPage:
-    """Return the runs of a schedule, the latest first."""
+    """Return the runs of a schedule, latest first."""
     return await runs_page(
-        service, RunFilter(schedule_id_of(schedule_id), status, before=cursor), limit
+        service, RunFilter(read_schedule_id(schedule_id), status, before=cursor), limit
     )
 
 
@@ -346,11 +346,11 @@ async def list_runs_of(
     responses=problem_responses("schedule", 404, 422),
 )
 async def why(
-    service: NamedDependency[Service], schedule_id: ScheduleId, at: Moment = None
+    service: NamedDependency[Service], schedule_id: ScheduleId, at: LocalOrInstant = None
 ) -> WhyFields:
-    """Say why a schedule ran, or did not, at an instant: by default of its latest tick."""
+    """Explain why a schedule ran or did not run at an instant, by default at its latest tick."""
     with naming("at"):
-        return why_fields(await service.why(schedule_id_of(schedule_id), at))
+        return why_fields(await service.why(read_schedule_id(schedule_id), at))
 
 
 @post(
@@ -361,12 +361,12 @@ async def why(
 async def start_run(
     service: NamedDependency[Service],
     schedule_id: ScheduleId,
-    data: JSONBody[Starting | None] = None,
+    data: JSONBody[StartRequest | None] = None,
     idempotency_key: IdempotencyKey = None,
 ) -> RunFields:
-    """Start a run now, beside the schedule's ticks. The same Idempotency-Key is the same run."""
+    """Start a manual run now. A repeated Idempotency-Key returns the same run."""
     inputs = None if data is None else data.inputs
-    name = schedule_id_of(schedule_id)
+    name = read_schedule_id(schedule_id)
     return run_fields(await service.start(name, inputs=inputs, request_id=idempotency_key))
 
 
@@ -379,12 +379,12 @@ async def start_run(
 async def pause_schedule(
     service: NamedDependency[Service],
     schedule_id: ScheduleId,
-    data: JSONBody[Pausing | None] = None,
+    data: JSONBody[PauseRequest | None] = None,
 ) -> ScheduleFields:
-    """Start nothing more of a schedule by itself; what has started finishes."""
-    name, asked = schedule_id_of(schedule_id), data or Pausing()
-    until = asked.until and milliseconds_of("until", asked.until, now=service.clock.now())
-    await service.pause(name, note=asked.note, until=until or None)
+    """Pause a schedule. Started runs finish."""
+    name, pause = read_schedule_id(schedule_id), data or PauseRequest()
+    until = pause.until and read_future_ms("until", pause.until, now=service.clock.now())
+    await service.pause(name, note=pause.note, until=until or None)
     return schedule_fields(await service.schedule(name))
 
 
@@ -397,11 +397,11 @@ async def pause_schedule(
 async def resume_schedule(
     service: NamedDependency[Service],
     schedule_id: ScheduleId,
-    data: JSONBody[Resuming | None] = None,
+    data: JSONBody[ResumeRequest | None] = None,
 ) -> ScheduleFields:
-    """Let a schedule go on from now."""
-    name = schedule_id_of(schedule_id)
-    await service.resume(name, catchup=(data or Resuming()).catchup)
+    """Resume a schedule from now on."""
+    name = read_schedule_id(schedule_id)
+    await service.resume(name, catchup=(data or ResumeRequest()).catchup)
     return schedule_fields(await service.schedule(name))
 
 
@@ -412,14 +412,14 @@ async def resume_schedule(
     responses=problem_responses("schedule", 404, 422),
 )
 async def backfill(
-    service: NamedDependency[Service], schedule_id: ScheduleId, data: JSONBody[Backfilling]
+    service: NamedDependency[Service], schedule_id: ScheduleId, data: JSONBody[BackfillRequest]
 ) -> BackfillFields:
-    """Run ticks of the past after all, each once; `dry_run` tells what would become of each."""
-    name = schedule_id_of(schedule_id)
-    first, last = instant_of("from", data.first), instant_of("to", data.last)
+    """Run past ticks, each once. With `dry_run`, only return what would happen to each."""
+    name = read_schedule_id(schedule_id)
+    first, last = read_instant("from", data.first), read_instant("to", data.last)
     if data.dry_run:
         choices = await service.preview_backfill(name, first=first, last=last)
-        ticks = [_choice(each) for each in choices]
+        ticks = [_tick_fields(each) for each in choices]
         refused = sum(each.action == "refuse" for each in ticks)
         return BackfillFields(True, len(ticks) - refused, refused, None, 0, ticks)  # noqa: FBT003
     done = await service.backfill(name, first=first, last=last)
@@ -435,36 +435,36 @@ async def backfill(
 
 
 @post("/bulk", operation_id="bulk", status_code=200, responses=problem_responses("schedule", 422))
-async def bulk(service: NamedDependency[Service], data: JSONBody[Bulk]) -> BulkDone:
-    """Pause, resume or delete many schedules, chosen by what they are.
+async def bulk(service: NamedDependency[Service], data: JSONBody[BulkRequest]) -> BulkResult:
+    """Pause, resume or delete many schedules.
 
-    Each is done by itself: one that is gone in the meantime is left out.
+    Each is changed by itself: one that was deleted in the meantime is left out.
     """
-    asked = data.which
-    if asked.says_nothing:
-        problem = "nothing is said about which schedules are meant"
+    wanted = data.which
+    if wanted.is_empty:
+        problem = "no condition selects schedules"
         raise InvalidSchedule("which", problem, hint="such as source, or all: true")
     which = ScheduleFilter(
-        asked.source, asked.owner, asked.paused, asked.failing, asked.q, asked.ids
+        wanted.source, wanted.owner, wanted.paused, wanted.failing, wanted.q, wanted.ids
     )
     changed, unchanged = await service.bulk(
         data.action, which, note=data.note, dry_run=data.dry_run
     )
-    return BulkDone(data.action, data.dry_run, changed, unchanged)
+    return BulkResult(data.action, data.dry_run, changed, unchanged)
 
 
-def merged(kept: dict[str, object], patch: dict[str, object]) -> dict[str, object]:
-    """Return fields with others put in their place, or taken away by null (RFC 7396)."""
-    found = dict(kept)
-    for name, value in patch.items():
+def merge_patch(fields: dict[str, object], changes: dict[str, object]) -> dict[str, object]:
+    """Apply a JSON Merge Patch (RFC 7396)."""
+    merged = dict(fields)
+    for name, value in changes.items():
         if value is None:
-            found.pop(name, None)
+            merged.pop(name, None)
         elif isinstance(value, dict):
-            before = found.get(name)
-            found[name] = merged(before if isinstance(before, dict) else {}, value)
+            before = merged.get(name)
+            merged[name] = merge_patch(before if isinstance(before, dict) else {}, value)
         else:
-            found[name] = value
-    return found
+            merged[name] = value
+    return merged
 
 
 async def runs_page(service: Service, which: RunFilter, limit: int) -> RunPage:
@@ -477,34 +477,35 @@ async def runs_page(service: Service, which: RunFilter, limit: int) -> RunPage:
 async def _expected(
     service: Service, schedule_id: str, if_match: str | None
 ) -> dict[str, int | None]:
-    """Return the revision that an edit is of, if it says so: `*` is whichever there is."""
+    """Return the revision that an edit expects; `*` is the current one."""
     if if_match is None:
         return {}
-    revision = revision_of(if_match)
+    revision = read_revision(if_match)
     if revision is None:
         revision = (await service.schedule(schedule_id)).revision
     return {schedule_id: revision}
 
 
-async def _shown(service: Service, done: Upserted) -> Response[ScheduleFields]:
+async def _schedule_response(service: Service, done: Upserted) -> Response[ScheduleFields]:
     row, is_new = await service.schedule(done.schedule_id), done.change == "created"
-    there = {"Location": f"/api/v1/schedules/{quote(row.schedule_id, safe='')}"} if is_new else {}
+    path = f"/api/v1/schedules/{quote(row.schedule_id, safe='')}"
+    location = {"Location": path} if is_new else {}
     return Response(
         schedule_fields(row),
         status_code=201 if is_new else 200,
-        headers={"ETag": etag(row.revision), **there},
+        headers={"ETag": etag(row.revision), **location},
     )
 
 
-def _id_of(service: Service, key: str | None) -> str:
-    """Return the id of a schedule that has none: the same for the same key of the same caller."""
+def _generated_id(service: Service, key: str | None) -> str:
+    """Return an id for a schedule: the same for the same key of the same caller."""
     if key is None:
         return f"api/{service.new_id()}"
     digest = hashlib.sha256(f"{service.caller.name}\n{key}".encode()).hexdigest()
     return f"api/{digest[:32]}"
 
 
-def _choice(choice: Choice) -> TickToBackfill:
+def _tick_fields(choice: Choice) -> TickToBackfill:
     match choice:
         case Revive() | Add():
             return TickToBackfill(rfc3339(choice.run_at), "enqueue")

@@ -1,6 +1,6 @@
-"""Schedules of prompts to chat sessions, at the routes and in the shapes that their system has.
+"""Schedules of prompts to chat sessions, with the routes and fields of their original API.
 
-A refusal says `{"error": "..."}`, as its users know it, beside what refusals say elsewhere.
+Problems have the key `error`, which its clients read, in addition to the usual keys.
 """
 
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ from onbeat.errors import InvalidSchedule
 from onbeat.service.service import Service
 from onbeat.systems.sessions.definitions import OUTCOMES, SLUG, TIMEOUT, PromptRefused
 from onbeat.systems.sessions.system import PromptFields, Sessions
-from onbeat.web.params import Asked, name_of, problem_responses
+from onbeat.web.params import ApiRequest, decode_segment, problem_responses
 from onbeat.web.problems import PROBLEM_JSON, problem
 
 Fields = dict[str, object]
@@ -25,7 +25,7 @@ Slug = Annotated[
     str,
     PathParameter(
         min_length=1,
-        max_length=600,  # as it is sent; what is promised is what it stands for
+        max_length=600,  # percent-encoded; the schema states the length after decoding
         description="The name of a schedule, and of the folder of its files.",
         schema_extra={"pattern": f"^{SLUG.pattern}$", "max_length": 100},
     ),
@@ -33,13 +33,13 @@ Slug = Annotated[
 
 
 class SessionSchedules(msgspec.Struct, frozen=True):
-    """All of them, by slug."""
+    """All scheduled prompts, by slug."""
 
     schedules: list[PromptFields]
 
 
 class SessionSchedulePut(msgspec.Struct, frozen=True, rename="camel"):
-    """What was defined, and whether it is new."""
+    """A scheduled prompt that was defined, and whether it is new."""
 
     slug: str
     next_run: str | None
@@ -47,7 +47,7 @@ class SessionSchedulePut(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SessionSchedulePatched(msgspec.Struct, frozen=True, rename="camel"):
-    """What was changed."""
+    """A scheduled prompt that was changed."""
 
     slug: str
     enabled: bool
@@ -55,13 +55,13 @@ class SessionSchedulePatched(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SessionScheduleDeleted(msgspec.Struct, frozen=True):
-    """It is not there any more."""
+    """A scheduled prompt was deleted, or did not exist."""
 
     success: bool
 
 
 class SessionScheduleStarted(msgspec.Struct, frozen=True, rename="camel"):
-    """What was started; its session, if it has one by now."""
+    """A prompt that was sent; its session, if that exists already."""
 
     slug: str
     status: str
@@ -87,7 +87,7 @@ async def get_one(
     service: NamedDependency[Service], sessions: NamedDependency[Sessions], slug: Slug
 ) -> PromptFields:
     """Return a scheduled prompt."""
-    return await sessions.item(service, name_of(slug))
+    return await sessions.item(service, decode_segment(slug))
 
 
 @put(
@@ -101,8 +101,8 @@ async def put_one(
     slug: Slug,
     data: JSONBody[Fields],
 ) -> SessionSchedulePut:
-    """Schedule a prompt, or give it another definition: all of it is replaced."""
-    done = await sessions.put(service, name_of(slug), data)
+    """Create a scheduled prompt, or replace its definition."""
+    done = await sessions.put(service, decode_segment(slug), data)
     return msgspec.convert(done, SessionSchedulePut)
 
 
@@ -117,8 +117,8 @@ async def patch_one(
     slug: Slug,
     data: JSONBody[Fields],
 ) -> SessionSchedulePatched:
-    """Enable or disable a scheduled prompt, or change some of it, which needs scope define."""
-    done = await sessions.patch(service, name_of(slug), data)
+    """Enable or disable a scheduled prompt, or change other fields, which requires scope define."""
+    done = await sessions.patch(service, decode_segment(slug), data)
     return msgspec.convert(done, SessionSchedulePatched)
 
 
@@ -131,8 +131,8 @@ async def patch_one(
 async def delete_one(
     service: NamedDependency[Service], sessions: NamedDependency[Sessions], slug: Slug
 ) -> SessionScheduleDeleted:
-    """Take a scheduled prompt away, with its files; one that is not there is gone already."""
-    done = await sessions.delete(service, name_of(slug))
+    """Delete a scheduled prompt and its files. One that does not exist is not an error."""
+    done = await sessions.delete(service, decode_segment(slug))
     return msgspec.convert(done, SessionScheduleDeleted)
 
 
@@ -145,28 +145,28 @@ async def delete_one(
 async def run_one(
     service: NamedDependency[Service], sessions: NamedDependency[Sessions], slug: Slug
 ) -> SessionScheduleStarted:
-    """Send a prompt now, whatever the time is."""
-    done = await sessions.run(service, name_of(slug))
+    """Send a prompt now, in addition to its schedule."""
+    done = await sessions.run(service, decode_segment(slug))
     return msgspec.convert(done, SessionScheduleStarted)
 
 
 async def provide_sessions(state: State) -> Sessions:
-    """Return the system, if there is one."""
+    """Return the sessions system, or refuse the request if it is not configured."""
     systems: RunningSystems = state.systems
     if systems.sessions is None:
         raise PromptRefused(404, "the sessions system is off: set sessions_url")
     return systems.sessions
 
 
-def _refused(_: Asked, refused: PromptRefused) -> Response[bytes]:
-    return _answer(refused.status, refused.error, refused.hint)
+def _refused(_: ApiRequest, refused: PromptRefused) -> Response[bytes]:
+    return _respond(refused.status, refused.error, refused.hint)
 
 
-def _invalid(_: Asked, refused: InvalidSchedule) -> Response[bytes]:
-    return _answer(400, str(refused), "")
+def _invalid(_: ApiRequest, refused: InvalidSchedule) -> Response[bytes]:
+    return _respond(400, str(refused), "")
 
 
-def _answer(status: int, error: str, hint: str) -> Response[bytes]:
+def _respond(status: int, error: str, hint: str) -> Response[bytes]:
     found: Fields = msgspec.to_builtins(problem(status, error, hint=hint))
     body = msgspec.json.encode({"error": error} | found)
     return Response(body, status_code=status, media_type=PROBLEM_JSON)
@@ -181,7 +181,7 @@ ROUTES: list[ControllerRouterHandler] = [
     )
 ]
 
-# What bodies are, which are read by the system itself: it refuses them in words of its own.
+# The schemas of bodies. The sessions system itself validates them, with its own messages.
 _TEXT = {"type": "string", "pattern": r"\S"}
 _FIELDS: dict[str, Any] = {
     "prompt": {**_TEXT, "examples": ["Standup for {{ date }}"]},
@@ -246,7 +246,7 @@ _FIELDS: dict[str, Any] = {
         },
     },
 }
-SENT: dict[str, tuple[str, dict[str, Any]]] = {
+BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "session_schedule_put": (
         "SessionDefinition",
         {
@@ -260,7 +260,7 @@ SENT: dict[str, tuple[str, dict[str, Any]]] = {
     "session_schedule_patch": (
         "SessionDefinitionPatch",
         {
-            "title": "Some of a scheduled prompt",
+            "title": "A change of a scheduled prompt",
             "type": "object",
             "properties": _FIELDS,
             "anyOf": [{"required": [name]} for name in _FIELDS],

@@ -1,4 +1,4 @@
-"""The timer of flows: how it stands, what it has scheduled, and what ran."""
+"""The flow timer: its status, its schedules and its runs."""
 
 from typing import Annotated
 
@@ -17,14 +17,14 @@ from onbeat.service.serialize import RunFields, run_fields
 from onbeat.service.service import Service
 from onbeat.systems.flows.config import ScheduleStatus, TimerStatus
 from onbeat.systems.flows.system import FlowTimer
-from onbeat.web.params import Asked, Limit, problem_responses, schedule_id_of
+from onbeat.web.params import ApiRequest, Limit, problem_responses, read_schedule_id
 from onbeat.web.problems import PROBLEM_JSON, problem
 
 FlowId = Annotated[
     str,
     PathParameter(
         min_length=1,
-        max_length=600,  # as it is sent; what is promised is what it stands for
+        max_length=600,  # percent-encoded; the schema states the length after decoding
         description="The schedule_id of a flow, such as expose/url; a slash in it is sent as %2F.",
         schema_extra={"pattern": f"^{ID.pattern}$", "max_length": 200},
     ),
@@ -32,7 +32,7 @@ FlowId = Annotated[
 
 
 class FlowRun(msgspec.Struct, frozen=True):
-    """A run of a flow: as whom, by whom and for which flow; `fid` is the panel's name for it."""
+    """A run of a flow; `fid` is the id of the launch on the panel."""
 
     run_id: int
     schedule_key: str
@@ -53,7 +53,7 @@ class FlowRun(msgspec.Struct, frozen=True):
 async def get_status(
     service: NamedDependency[Service], timer: NamedDependency[FlowTimer]
 ) -> TimerStatus:
-    """Return how the timer stands."""
+    """Return the status of the timer."""
     return await timer.status(service)
 
 
@@ -61,7 +61,7 @@ async def get_status(
 async def get_schedules(
     service: NamedDependency[Service], timer: NamedDependency[FlowTimer]
 ) -> list[ScheduleStatus]:
-    """Return the flows that are scheduled, by key, and those that are left out, with the reason."""
+    """Return the scheduled flows by key, and those that are not scheduled, with the reason."""
     return await timer.schedules(service)
 
 
@@ -74,8 +74,8 @@ async def get_schedules(
 async def run(
     service: NamedDependency[Service], timer: NamedDependency[FlowTimer], flow: FlowId
 ) -> RunFields:
-    """Start a flow now, beside its times."""
-    return run_fields(await timer.run(service, schedule_id_of(flow)))
+    """Start a run of a flow now, in addition to its schedule."""
+    return run_fields(await timer.run(service, read_schedule_id(flow)))
 
 
 @post(
@@ -87,8 +87,8 @@ async def run(
 async def pause(
     service: NamedDependency[Service], timer: NamedDependency[FlowTimer], flow: FlowId
 ) -> ScheduleStatus:
-    """Let a flow rest; what its expose says stays as it is."""
-    return await timer.pause(service, schedule_id_of(flow), paused=True)
+    """Pause a flow. Its definition in the expose is not changed."""
+    return await timer.pause(service, read_schedule_id(flow), paused=True)
 
 
 @post(
@@ -100,15 +100,15 @@ async def pause(
 async def resume(
     service: NamedDependency[Service], timer: NamedDependency[FlowTimer], flow: FlowId
 ) -> ScheduleStatus:
-    """Let a flow go on from now."""
-    return await timer.pause(service, schedule_id_of(flow), paused=False)
+    """Resume a flow from now on."""
+    return await timer.pause(service, read_schedule_id(flow), paused=False)
 
 
 @get("/timer/runs", operation_id="timer_runs", responses=problem_responses("timer", 409))
 async def get_runs(
     service: NamedDependency[Service], timer: NamedDependency[FlowTimer], *, limit: Limit = 50
 ) -> list[FlowRun]:
-    """Return what ran of flows, the latest first: as whom, and by whom it was triggered."""
+    """Return the runs of flows, latest first."""
     rows = await timer.runs(service, limit=limit)
     keys = await timer.keys(service)
     return [_run(row, keys.get(row.schedule_id, row.schedule_id)) for row in rows]
@@ -134,15 +134,15 @@ def _run(row: RunRow, key: str) -> FlowRun:
 
 
 async def provide_timer(state: State) -> FlowTimer:
-    """Return the timer of this process, or refuse where there is none."""
+    """Return the flow timer, or refuse the request if it is not configured."""
     systems: RunningSystems = state.systems
     if systems.flows is None:
         hint = 'exposes = "data/expose.db" in [flows]'
-        raise InvalidSettings("flows_exposes", "there is no timer of flows here", hint=hint)
+        raise InvalidSettings("flows_exposes", "the flow timer is not configured", hint=hint)
     return systems.flows
 
 
-def _not_set_up(_: Asked, refused: InvalidSettings) -> Response[bytes]:
+def _not_configured(_: ApiRequest, refused: InvalidSettings) -> Response[bytes]:
     found = problem(409, refused.problem, field=refused.field, hint=refused.hint)
     return Response(found.as_json(), status_code=409, media_type=PROBLEM_JSON)
 
@@ -152,6 +152,6 @@ ROUTES: list[ControllerRouterHandler] = [
         "/",
         route_handlers=[get_status, get_schedules, run, pause, resume, get_runs],
         dependencies={"timer": Provide(provide_timer)},
-        exception_handlers={InvalidSettings: _not_set_up},
+        exception_handlers={InvalidSettings: _not_configured},
     )
 ]

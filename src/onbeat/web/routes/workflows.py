@@ -1,6 +1,6 @@
-"""Schedules of workflows, at the routes and in the shapes that their system has.
+"""Schedules of workflows, with the routes and fields of their original API.
 
-What is refused here is 400, as its users know it; the rest of the API has 422 for that.
+Invalid values are refused with 400, as its clients expect; the rest of the API uses 422.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,9 +23,9 @@ from onbeat.service.service import Service
 from onbeat.systems.field_names import check_fields
 from onbeat.systems.workflows.registrar import check_given, check_one_of
 from onbeat.systems.workflows.system import Workflows, check_deployed
-from onbeat.web.params import Asked, Limit, name_of, problem_responses, schedule_id_of
+from onbeat.web.params import ApiRequest, Limit, decode_segment, problem_responses, read_schedule_id
 from onbeat.web.problems import PROBLEM_JSON, problem
-from onbeat.web.routes.runs import Ending, RunKey, heard_of
+from onbeat.web.routes.runs import RunKey, RunReport, record_report
 
 LONGEST_JITTER = 7 * 86_400_000
 STATUSES = ("STARTED", "SUCCESS", "FAILED")
@@ -38,7 +38,7 @@ Id = Annotated[
     str,
     PathParameter(
         min_length=1,
-        max_length=600,  # as it is sent; what is promised is what it stands for
+        max_length=600,  # percent-encoded; the schema states the length after decoding
         description="The id of a schedule of a workflow; a slash in it is sent as %2F.",
         schema_extra={"pattern": f"^{ID.pattern}$", "max_length": 200},
     ),
@@ -47,25 +47,27 @@ WorkflowId = Annotated[
     str,
     PathParameter(
         min_length=1,
-        max_length=2400,  # as it is sent; what is promised is what it stands for
+        max_length=2400,  # percent-encoded; the schema states the length after decoding
         description="The id of a workflow; a slash in it is sent as %2F.",
         schema_extra={"max_length": 200},
     ),
 ]
 VersionInPath = Annotated[int, PathParameter(ge=0, le=2**53 - 1)]
 Cascade = Annotated[
-    bool, QueryParameter(description="Whether to delete the schedules that use it as well.")
+    bool, QueryParameter(description="Whether to delete the schedules that use it, too.")
 ]
-After = Annotated[str, QueryParameter(max_length=2400, description="`next` of the page before.")]
+After = Annotated[str, QueryParameter(max_length=2400, description="`next` of the previous page.")]
 Only = Annotated[str | None, QueryParameter(min_length=1, max_length=200)]
 Owner = Annotated[
     str | None,
-    QueryParameter(max_length=200, description="Whose workflows; empty: those without an owner."),
+    QueryParameter(
+        max_length=200, description="The owner of the workflows; empty: those without an owner."
+    ),
 ]
 
 
-class UpsertInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A schedule of a workflow; what is left out, or null, is at its default."""
+class WorkflowUpsertRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A schedule of a workflow. Missing and null fields have their defaults."""
 
     workflow_id: Text
     version: Version
@@ -81,34 +83,34 @@ class UpsertInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WorkflowRegistered(msgspec.Struct, frozen=True):
-    """A schedule that is there from now on; none that is paused, or over, has a next time."""
+    """A defined schedule. `next_run_at` is null if it is paused or has no further tick."""
 
     schedule_id: str
     next_run_at: str | None
 
 
-class WorkflowPausingById(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether a schedule is to rest."""
+class WorkflowPauseByIdRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether to pause or to resume a schedule."""
 
     paused: bool
 
 
-class WorkflowPausing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which schedule is to rest, or to go on."""
+class WorkflowPauseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The schedule to pause or to resume."""
 
     schedule_id: Text
     paused: bool
 
 
 class WorkflowPaused(msgspec.Struct, frozen=True):
-    """A schedule that rests, or goes on."""
+    """A schedule that was paused or resumed."""
 
     schedule_id: str
     paused: bool
 
 
 class WorkflowSchedule(msgspec.Struct, frozen=True):
-    """A schedule of a workflow. What was edited elsewhere may have no `cron_expr`."""
+    """A schedule of a workflow. `cron_expr` is null if it was edited to another trigger."""
 
     schedule_id: str
     workflow_id: str
@@ -127,7 +129,7 @@ class WorkflowSchedule(msgspec.Struct, frozen=True):
 
 
 class WorkflowPreview(msgspec.Struct, frozen=True):
-    """A schedule, and the next five times at which it fires: by either name."""
+    """A schedule and its next five ticks, under both names that clients read."""
 
     schedule: WorkflowSchedule
     preview: list[str]
@@ -135,9 +137,9 @@ class WorkflowPreview(msgspec.Struct, frozen=True):
 
 
 class WorkflowRun(msgspec.Struct, frozen=True):
-    """A run; its `run_id` is the executor's, where that has told one, and its `number` ours.
+    """A run. `run_id` is the id that the executor reported, `number` that of Onbeat.
 
-    One that stands for several ticks has the last of them as `run_at`, and tells of the first.
+    A run for several ticks has the last of them as `run_at` and the first as `first_run_at`.
     """
 
     idempotency_key: str
@@ -154,8 +156,8 @@ class WorkflowRun(msgspec.Struct, frozen=True):
     updated_at: str
 
 
-class DeployInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A DAG; its id, version and user may stand in it, or beside it."""
+class WorkflowDeployRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A DAG. Its id, version and user may be in the DAG or in the other fields."""
 
     dag: dict[str, object]
     workflow_id: Text | None = None
@@ -164,7 +166,7 @@ class DeployInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WorkflowDeployed(msgspec.Struct, frozen=True):
-    """A DAG that is kept, the schedules that its triggers have, and those that are gone."""
+    """A stored DAG, the schedules of its triggers, and those that were removed."""
 
     workflow_id: str
     version: int
@@ -172,8 +174,8 @@ class WorkflowDeployed(msgspec.Struct, frozen=True):
     removed: list[str]
 
 
-class StartInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A workflow that is to be handed over at once."""
+class WorkflowStartRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A workflow to start immediately."""
 
     workflow_id: Text
     version: Version
@@ -184,13 +186,13 @@ class StartInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WorkflowStarted(msgspec.Struct, frozen=True):
-    """Whether the executor has it."""
+    """Whether the executor accepted it."""
 
     started: bool
 
 
 class WorkflowVersion(msgspec.Struct, frozen=True):
-    """A version of a workflow; `user_id` is null if it is everybody's."""
+    """A version of a workflow; `user_id` is null if it has no owner."""
 
     workflow_id: str
     version: int
@@ -205,20 +207,20 @@ class WorkflowPage(msgspec.Struct, frozen=True):
     next: str | None
 
 
-class WorkflowUsed(WorkflowVersion, frozen=True):
+class WorkflowUse(WorkflowVersion, frozen=True):
     """A version of a workflow, and the schedules that use it."""
 
     schedules: list[str]
 
 
-class WorkflowRead(msgspec.Struct, frozen=True):
-    """A workflow: its versions."""
+class WorkflowVersions(msgspec.Struct, frozen=True):
+    """A workflow and its versions."""
 
     workflow_id: str
-    versions: list[WorkflowUsed]
+    versions: list[WorkflowUse]
 
 
-class WorkflowDag(WorkflowUsed, frozen=True):
+class WorkflowDag(WorkflowUse, frozen=True):
     """A version of a workflow, with its DAG."""
 
     dag: dict[str, object]
@@ -231,31 +233,31 @@ class WorkflowDeleted(msgspec.Struct, frozen=True):
     schedules: list[str]
 
 
-def check_ending(given: object) -> None:
-    """Refuse what can be seen to be wrong in what is told of a run."""
-    check_fields(given, set(Ending.__struct_fields__))
-    assert isinstance(given, Mapping), "it was checked"
-    if "status" not in given:
+def check_report(body: object) -> None:
+    """Refuse a report of a run with unknown fields or an invalid status."""
+    check_fields(body, set(RunReport.__struct_fields__))
+    assert isinstance(body, Mapping), "`check_fields` refuses other types"
+    if "status" not in body:
         raise InvalidSchedule("status", "it is missing", hint=" or ".join(STATUSES))
-    check_one_of("status", STATUSES, given["status"])
+    check_one_of("status", STATUSES, body["status"])
 
 
-def in_words(check: Callable[[Any], object]) -> Callable[[Any, Any], Awaitable[None]]:
-    """Have a body that is not of its type be refused by `check`, which says more of it than types.
+def with_messages_of(check: Callable[[Any], object]) -> Callable[[Any, Any], Awaitable[None]]:
+    """Return a guard that refuses a body of the wrong type with the messages of `check`.
 
-    What that does not refuse is left to those.
+    They are more precise than those of the types. What `check` accepts is left to the types.
     """
 
-    async def refuse(request: Asked, handler: HTTPRouteHandler) -> None:
+    async def refuse(request: ApiRequest, handler: HTTPRouteHandler) -> None:
         wanted, body = handler.parsed_data_field, await request.body()
-        assert wanted is not None, "it has a body"
+        assert wanted is not None, "the guard is for operations with a body"
         try:
             msgspec.json.decode(body, type=wanted.annotation)
         except msgspec.ValidationError:
             with suppress(msgspec.DecodeError, UnicodeError, RecursionError):
                 check(msgspec.json.decode(body))
         except (msgspec.DecodeError, UnicodeError, RecursionError):
-            return  # it is no JSON, which is told elsewhere
+            return  # not JSON: refused elsewhere
 
     return refuse
 
@@ -263,16 +265,16 @@ def in_words(check: Callable[[Any], object]) -> Callable[[Any, Any], Awaitable[N
 @post(
     "/schedules/upsert",
     operation_id="workflow_upsert",
-    guards=[in_words(check_given)],
+    guards=[with_messages_of(check_given)],
     status_code=200,
     responses=problem_responses("schedule", 412),
 )
 async def upsert(
-    workflows: NamedDependency[Workflows], data: JSONBody[UpsertInput]
+    workflows: NamedDependency[Workflows], data: JSONBody[WorkflowUpsertRequest]
 ) -> WorkflowRegistered:
-    """Define the schedule of a workflow. One that is paused stays so."""
-    given = msgspec.structs.asdict(data)
-    return msgspec.convert(await workflows.registrar.upsert_schedule(given), WorkflowRegistered)
+    """Define a schedule of a workflow. A pause is kept."""
+    fields = msgspec.structs.asdict(data)
+    return msgspec.convert(await workflows.registrar.upsert_schedule(fields), WorkflowRegistered)
 
 
 @post(
@@ -282,9 +284,9 @@ async def upsert(
     responses=problem_responses("schedule", 404),
 )
 async def pause(
-    workflows: NamedDependency[Workflows], data: JSONBody[WorkflowPausing]
+    workflows: NamedDependency[Workflows], data: JSONBody[WorkflowPauseRequest]
 ) -> WorkflowPaused:
-    """Let the schedule of a workflow rest, or go on from now."""
+    """Pause a schedule of a workflow, or resume it from now on."""
     await workflows.registrar.pause_schedule(data.schedule_id, data.paused)
     return WorkflowPaused(data.schedule_id, data.paused)
 
@@ -298,10 +300,10 @@ async def pause(
 async def pause_by_id(
     workflows: NamedDependency[Workflows],
     id: Id,  # noqa: A002 - as its users call it
-    data: JSONBody[WorkflowPausingById],
+    data: JSONBody[WorkflowPauseByIdRequest],
 ) -> WorkflowPaused:
-    """Let the schedule of a workflow rest, or go on from now."""
-    schedule_id = schedule_id_of(id)
+    """Pause a schedule of a workflow, or resume it from now on."""
+    schedule_id = read_schedule_id(id)
     await workflows.registrar.pause_schedule(schedule_id, data.paused)
     return WorkflowPaused(schedule_id, data.paused)
 
@@ -312,17 +314,17 @@ async def pause_by_id(
     responses=problem_responses("schedule", 404),
 )
 async def remove(workflows: NamedDependency[Workflows], id: Id) -> None:  # noqa: A002 - as before
-    """Take the schedule of a workflow away; its started runs finish."""
-    await workflows.registrar.delete_schedule(schedule_id_of(id))
+    """Delete a schedule of a workflow. Its started runs finish."""
+    await workflows.registrar.delete_schedule(read_schedule_id(id))
 
 
 @get(
     "/schedules/{id:str}", operation_id="workflow_get", responses=problem_responses("schedule", 404)
 )
 async def get_one(workflows: NamedDependency[Workflows], id: Id) -> WorkflowPreview:  # noqa: A002 - as before
-    """Return the schedule of a workflow, with the next five times at which it fires."""
+    """Return a schedule of a workflow with its next five ticks."""
     return msgspec.convert(
-        await workflows.registrar.get_schedule(schedule_id_of(id)), WorkflowPreview
+        await workflows.registrar.get_schedule(read_schedule_id(id)), WorkflowPreview
     )
 
 
@@ -334,7 +336,7 @@ async def get_all(
     workflow_id: Only = None,
     limit: Limit = 100,
 ) -> list[WorkflowSchedule]:
-    """Return the schedules of workflows by id: of a user, of a workflow, or all."""
+    """Return the schedules of a user, of a workflow, or of all workflows, ordered by id."""
     found = await workflows.registrar.list_schedules(
         user_id=user_id, workflow_id=workflow_id, limit=limit
     )
@@ -352,22 +354,22 @@ async def get_runs(
     *,
     limit: Limit = 10,
 ) -> list[WorkflowRun]:
-    """Return the last runs of the schedule of a workflow, the latest first."""
-    found = await workflows.registrar.runs(schedule_id_of(id), limit=limit)
+    """Return the last runs of a schedule of a workflow, latest first."""
+    found = await workflows.registrar.runs(read_schedule_id(id), limit=limit)
     return msgspec.convert(found, list[WorkflowRun])
 
 
 @post(
     "/schedules/deploy",
     operation_id="workflow_deploy",
-    guards=[in_words(check_deployed)],
+    guards=[with_messages_of(check_deployed)],
     status_code=200,
     responses=problem_responses(""),
 )
 async def deploy(
-    workflows: NamedDependency[Workflows], data: JSONBody[DeployInput]
+    workflows: NamedDependency[Workflows], data: JSONBody[WorkflowDeployRequest]
 ) -> WorkflowDeployed:
-    """Keep a DAG, and have the schedules that its `schedule_based` triggers ask for."""
+    """Store a DAG, and define the schedules of its `schedule_based` triggers."""
     found = await workflows.deploy(
         data.dag, workflow_id=data.workflow_id, version=data.version, user_id=data.user_id
     )
@@ -381,9 +383,9 @@ async def deploy(
     responses=problem_responses("executor", 409),
 )
 async def start(
-    workflows: NamedDependency[Workflows], data: JSONBody[StartInput]
+    workflows: NamedDependency[Workflows], data: JSONBody[WorkflowStartRequest]
 ) -> WorkflowStarted:
-    """Hand a workflow to the executor at once, with a few quick tries; no run is recorded."""
+    """Start a workflow on the executor immediately, with a few quick retries. Records no run."""
     return WorkflowStarted(await workflows.start(**msgspec.structs.asdict(data)))
 
 
@@ -396,7 +398,7 @@ async def get_dags(
     after: After = "",
     limit: Limit = 100,
 ) -> WorkflowPage:
-    """Return the workflows that are kept, by name: each version without its DAG."""
+    """Return the versions of the stored workflows by id, without their DAGs."""
     found = await workflows.catalog.list_workflows(
         workflow_id=workflow_id, user_id=user_id, after=after, limit=limit
     )
@@ -413,10 +415,10 @@ async def get_workflow(
     id: WorkflowId,  # noqa: A002 - as before
     *,
     user_id: Owner = None,
-) -> WorkflowRead:
+) -> WorkflowVersions:
     """Return the versions of a workflow, each with the schedules that use it."""
-    found = await workflows.catalog.get_workflow(name_of(id), user_id=user_id)
-    return msgspec.convert(found, WorkflowRead)
+    found = await workflows.catalog.get_workflow(decode_segment(id), user_id=user_id)
+    return msgspec.convert(found, WorkflowVersions)
 
 
 @get(
@@ -432,7 +434,7 @@ async def get_dag(
     user_id: Owner = None,
 ) -> WorkflowDag:
     """Return a version of a workflow: its DAG, and the schedules that use it."""
-    found = await workflows.catalog.get_version(name_of(id), version, user_id=user_id)
+    found = await workflows.catalog.get_version(decode_segment(id), version, user_id=user_id)
     return msgspec.convert(found, WorkflowDag)
 
 
@@ -450,7 +452,9 @@ async def delete_workflow(
     cascade: Cascade = False,
 ) -> WorkflowDeleted:
     """Delete all versions of a workflow; refused with 409 if schedules use it, unless `cascade`."""
-    found = await workflows.catalog.delete_workflow(name_of(id), user_id=user_id, cascade=cascade)
+    found = await workflows.catalog.delete_workflow(
+        decode_segment(id), user_id=user_id, cascade=cascade
+    )
     return msgspec.convert(found, WorkflowDeleted)
 
 
@@ -470,7 +474,7 @@ async def delete_version(
 ) -> WorkflowDeleted:
     """Delete a version of a workflow; refused with 409 if schedules use it, unless `cascade`."""
     found = await workflows.catalog.delete_workflow(
-        name_of(id), version, user_id=user_id, cascade=cascade
+        decode_segment(id), version, user_id=user_id, cascade=cascade
     )
     return msgspec.convert(found, WorkflowDeleted)
 
@@ -478,29 +482,29 @@ async def delete_version(
 @post(
     "/runs/{key:str}/status",
     operation_id="report_run_shortly",
-    guards=[in_words(check_ending)],
+    guards=[with_messages_of(check_report)],
     status_code=200,
     responses=problem_responses("run", 404, 409),
 )
 async def report(
-    service: NamedDependency[Service], key: RunKey, data: JSONBody[Ending]
+    service: NamedDependency[Service], key: RunKey, data: JSONBody[RunReport]
 ) -> RunFields:
-    """Tell that a run has begun, or of its end, as `POST /api/v1/runs/{key}/status` does."""
-    return await heard_of(service, key, data)
+    """Report the start or the outcome of a run, like `POST /api/v1/runs/{key}/status`."""
+    return await record_report(service, key, data)
 
 
 async def provide_workflows(service: NamedDependency[Service], state: State) -> Workflows:
-    """Return what whoever asks may have of this system."""
+    """Return the workflows system with the rights of the caller."""
     systems: RunningSystems = state.systems
     return systems.workflows.of(service)
 
 
-def _refused(_: Asked, refused: InvalidSchedule) -> Response[bytes]:
+def _refused(_: ApiRequest, refused: InvalidSchedule) -> Response[bytes]:
     found = problem(400, refused.problem, field=refused.field or "body", hint=refused.hint)
     return Response(found.as_json(), status_code=400, media_type=PROBLEM_JSON)
 
 
-def _not_set_up(_: Asked, refused: InvalidSettings) -> Response[bytes]:
+def _not_configured(_: ApiRequest, refused: InvalidSettings) -> Response[bytes]:
     found = problem(409, refused.problem, field=refused.field, hint=refused.hint)
     return Response(found.as_json(), status_code=409, media_type=PROBLEM_JSON)
 
@@ -513,6 +517,6 @@ ROUTES: list[ControllerRouterHandler] = [
             get_dags, get_workflow, get_dag, delete_workflow, delete_version,
         ],
         dependencies={"workflows": Provide(provide_workflows)},
-        exception_handlers={InvalidSchedule: _refused, InvalidSettings: _not_set_up},
+        exception_handlers={InvalidSchedule: _refused, InvalidSettings: _not_configured},
     )
 ]  # fmt: skip

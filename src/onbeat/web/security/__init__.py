@@ -1,1 +1,1 @@
-"""What every request passes before it reaches a route: hosts, bodies, credentials, limits."""
+"""The checks of every request before it reaches a route: host, body, credentials, limits."""

@@ -1,4 +1,4 @@
-"""What an ASGI server hands over, and short ways to read it."""
+"""Types of the ASGI interface, and functions to read requests."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -13,10 +13,10 @@ UNSAFE = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
 def values_of(scope: Scope, name: bytes) -> list[str]:
-    """Return the values of a header, each time that it was sent."""
+    """Return all values of a header."""
     return [value.decode("latin-1").strip() for key, value in scope["headers"] if key == name]
 
 
 def is_unsafe(scope: Scope) -> bool:
-    """Return whether a request may change something: whatever is not known to be harmless."""
+    """Return whether a request may change something: every method that is not known to be safe."""
     return scope["method"] not in ("GET", "HEAD", "OPTIONS")

@@ -1,4 +1,4 @@
-"""The first token of a database: made when there is none, and left where its operator looks."""
+"""The first token of a database, created on the first start and written to a file."""
 
 import os
 import secrets
@@ -12,16 +12,16 @@ FIRST = "first"
 
 
 async def ensure_first_token(tokens: Tokens, settings: Settings) -> Path | None:
-    """Make an admin token if there is none yet; return the file that has its secret, if so.
+    """Create an admin token if there is none; return the file with its secret if it was created.
 
-    Only its owner can read the file. What has no file to be written to, as its database is in
-    memory, has no first token either.
+    Only the owner of the file can read it. A database in memory has no such file, and so no first
+    token.
     """
     path = settings.token_path
     if path is None or any(row.kind == "token" for row in await tokens.all()):
         return None
-    # A file of one's own, so that nodes which start together never touch each other's: only the
-    # one whose token is kept puts its file into place.
+    # Nodes that start concurrently write separate files: only the one that stored its token
+    # moves its file into place.
     own = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(8)}")
     file = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
@@ -29,11 +29,11 @@ async def ensure_first_token(tokens: Tokens, settings: Settings) -> Path | None:
         try:
             os.write(file, f"{secret}\n".encode())
             os.fsync(file)
-            own.replace(path)  # what is there from before is of another database
+            own.replace(path)  # an existing file belongs to another database
         except BaseException:
-            await tokens.revoke(FIRST)  # nobody has its secret: the next start makes another
+            await tokens.revoke(FIRST)  # its secret is lost: the next start creates another
             raise
-    except InvalidSettings:  # another node was faster, and writes it
+    except InvalidSettings:  # another node was faster, and writes the file
         return None
     finally:
         os.close(file)
@@ -42,5 +42,5 @@ async def ensure_first_token(tokens: Tokens, settings: Settings) -> Path | None:
 
 
 def link_of(url: str, code: str) -> str:
-    """Return what opens the dashboard of the API that is there, with a one-time code."""
+    """Return the URL that opens the dashboard with a one-time code."""
     return f"{url}/login?code={code}"

@@ -1,7 +1,7 @@
-"""Under which names the API answers, for whom proxies speak, and whose pages may ask for changes.
+"""Checks of host names, trusted proxies, and origins of pages.
 
-A browser sends what a page tells it to, wherever that page is from. The name it asked for and the
-page it was on are what tell such requests apart.
+A browser sends the requests of any page. The host name and the origin of the page distinguish the
+requests of the dashboard from those of other sites.
 """
 
 import re
@@ -23,38 +23,38 @@ FORWARDED = frozenset({
 })  # fmt: skip
 MOST_PROXIES = 20
 
-Place = tuple[str, int]  # a name and a port
+HostPort = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class RequestOrigin:
-    """What a request says of where it comes from and where it went, as far as it is believed."""
+    """The trusted address of the client, the host and port requested, and whether TLS was used."""
 
     client: str
-    place: Place
+    host: HostPort
     is_tls: bool
 
 
 class Hosts:
-    """Reads where requests come from and where they went, and refuses what is not for us."""
+    """Reads the origin of requests, and refuses those for other hosts or from other sites."""
 
     def __init__(self, settings: Settings) -> None:
         self._proxies = [ip_network(each) for each in settings.trusted_proxies]
         host, self._port = settings.listen_at
         own = f"[{host}]" if ":" in host else host
-        self._with_own_port = {*LOOPBACK, own, gethostname().lower()}  # so other nodes call it
-        self._places: set[Place] = set()
+        self._with_own_port = {*LOOPBACK, own, gethostname().lower()}  # as used by other nodes
+        self._with_port: set[HostPort] = set()
         self._names: set[str] = set()
         for each in settings.hosts:
             name, port = _split(each)
-            self._names.add(name) if port is None else self._places.add((name, port))
+            self._names.add(name) if port is None else self._with_port.add((name, port))
         if settings.public_url:
             url = urlsplit(settings.public_url)
             name, port = _split(url.netloc)
-            self._places.add((name, port or PORTS[url.scheme]))
+            self._with_port.add((name, port or PORTS[url.scheme]))
 
     def read(self, scope: Scope) -> RequestOrigin:
-        """Return what is believed of a request, or refuse it."""
+        """Return the trusted origin of a request, or refuse the request."""
         peer = (scope.get("client") or ("",))[0]
         is_tls, names, client = scope["scheme"] == "https", values_of(scope, b"host"), peer
         if self._is_proxy(peer):
@@ -63,57 +63,59 @@ class Hosts:
             names = values_of(scope, b"x-forwarded-host") or names
         elif not is_tls and not _is_loopback(peer):
             hint = "https, or through the proxy"
-            raise RequestRefused(403, "what comes from elsewhere has to be encrypted", hint=hint)
-        place = self._place(names, is_tls=is_tls)
+            raise RequestRefused(403, "a request from another machine requires TLS", hint=hint)
+        host = self._requested_host(names, is_tls=is_tls)
         port = (scope.get("server") or (None, None))[1] or self._port
-        if not self._is_ours(place, port):
-            told = f"this is not {shown(names[0])}"
-            raise RequestRefused(421, told, field="Host", hint="the setting hosts names others")
-        return RequestOrigin(client, place, is_tls)
+        if not self._is_own(host, port):
+            problem = f"the API is not served as {shown(names[0])}"
+            hint = "the setting hosts allows further names"
+            raise RequestRefused(421, problem, field="Host", hint=hint)
+        return RequestOrigin(client, host, is_tls)
 
-    def check_origin(self, scope: Scope, asked: RequestOrigin) -> None:
-        """Refuse a change that a page of another site asks for."""
+    def check_origin(self, scope: Scope, origin: RequestOrigin) -> None:
+        """Refuse a change requested by a page of another site."""
         if not is_unsafe(scope):
             return
         if "cross-site" in values_of(scope, b"sec-fetch-site"):
-            told = "a page of another site asked for this"
-            raise RequestRefused(403, told, field="Sec-Fetch-Site")
+            problem = "a page of another site sent this request"
+            raise RequestRefused(403, problem, field="Sec-Fetch-Site")
         for field, header in (("Origin", b"origin"), ("Referer", b"referer")):
             if pages := values_of(scope, header):
-                if not all(self._is_own_page(page, asked) for page in pages):
-                    told = f"a page of {shown(pages[0])} asked for this"
-                    raise RequestRefused(403, told, field=field, hint="a page of this host")
+                if not all(self._is_own_page(page, origin) for page in pages):
+                    problem = f"a page of {shown(pages[0])} sent this request"
+                    raise RequestRefused(403, problem, field=field, hint="a page of this host")
                 return
 
-    def _is_own_page(self, page: str, asked: RequestOrigin) -> bool:
+    def _is_own_page(self, page: str, origin: RequestOrigin) -> bool:
         match = re.fullmatch(rf"(https?)://({HOST})(?:/.*)?", page, re.DOTALL)
-        if match is None or (asked.is_tls and match[1] != "https"):
+        if match is None or (origin.is_tls and match[1] != "https"):
             return False
         name, port = _split(match[2])
-        place = name, port or PORTS[match[1]]
-        # Another port is another program's: of names that have none here, only the usual ones.
-        is_named = name in self._names and place[1] == PORTS[match[1]]
-        return place == asked.place or place in self._places or is_named
+        host = name, port or PORTS[match[1]]
+        # Another port is another program: a name without one allows the default port only.
+        is_named = name in self._names and host[1] == PORTS[match[1]]
+        return host == origin.host or host in self._with_port or is_named
 
-    def _is_ours(self, place: Place, port: int) -> bool:
-        name = place[0]
-        here = name in self._with_own_port and place[1] == port
-        return here or name in self._names or place in self._places
+    def _is_own(self, host: HostPort, port: int) -> bool:
+        name = host[0]
+        is_local = name in self._with_own_port and host[1] == port
+        return is_local or name in self._names or host in self._with_port
 
-    def _place(self, names: list[str], *, is_tls: bool) -> Place:
+    def _requested_host(self, names: list[str], *, is_tls: bool) -> HostPort:
         if len(names) != 1 or not re.fullmatch(HOST, names[0]):
-            raise RequestRefused(400, "there has to be one host", field="Host")
+            raise RequestRefused(400, "exactly one valid host is required", field="Host")
         name, port = _split(names[0])
         return name, PORTS["https" if is_tls else "http"] if port is None else port
 
     def _forwarded_for(self, scope: Scope) -> str:
-        """Return the last address that no proxy of ours has: what is before it anybody may say."""
-        told = ",".join(values_of(scope, b"x-forwarded-for")).split(",")
-        for each in [part.strip() for part in told if part.strip()][:-MOST_PROXIES:-1]:
+        """Return the last address that is not a trusted proxy: those before it can be forged."""
+        addresses = ",".join(values_of(scope, b"x-forwarded-for")).split(",")
+        for each in [part.strip() for part in addresses if part.strip()][:-MOST_PROXIES:-1]:
             try:
                 ip_address(each)
             except ValueError:
-                raise RequestRefused(400, "this is no address", field="X-Forwarded-For") from None
+                problem = f"{shown(each)} is not an address"
+                raise RequestRefused(400, problem, field="X-Forwarded-For") from None
             if not self._is_proxy(each):
                 return each
         return ""
@@ -126,17 +128,17 @@ class Hosts:
         return any(found in each for each in self._proxies)
 
 
-def without_forwarded(scope: Scope, asked: RequestOrigin) -> Scope:
-    """Return a request as those behind the door see it: where it comes from is settled."""
+def without_forwarded(scope: Scope, origin: RequestOrigin) -> Scope:
+    """Return a request with its trusted origin, and without the headers of proxies."""
     headers = [(name, value) for name, value in scope["headers"] if name not in FORWARDED]
     port = (scope.get("client") or ("", 0))[1]
-    scheme = "https" if asked.is_tls else "http"
-    return {**scope, "headers": headers, "client": (asked.client, port), "scheme": scheme}
+    scheme = "https" if origin.is_tls else "http"
+    return {**scope, "headers": headers, "client": (origin.client, port), "scheme": scheme}
 
 
 def _split(host: str) -> tuple[str, int | None]:
     match = re.fullmatch(r"(.*?)(?::([0-9]{1,5}))?", host.lower())
-    assert match is not None, "every text is a name and perhaps a port"
+    assert match is not None, "the pattern matches every text"
     return match[1], None if match[2] is None else int(match[2])
 
 

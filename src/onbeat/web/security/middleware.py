@@ -1,18 +1,18 @@
-"""The door: everything that a request meets before the application does.
+"""The security middleware: all checks of a request before it reaches the application.
 
-From what costs nothing to what costs something, each may refuse it:
+The cheapest checks come first; each may refuse the request:
 
-1. where it went and where it comes from: `Host`, a trusted proxy, encryption (421, 403, 400)
-2. the line, the headers, the declared size and type of the body (414, 431, 413, 415)
-3. whether a page of another site asked for a change (403)
-4. who comes: token, JSON Web Token, session with its CSRF token (401, 403, 429)
-5. how often they come (429)
-6. the body itself: its size, how long it takes, and that it is JSON that can be read in one way
-   (413, 408, 400); no body of an unknown caller is read, and none that is sent to an open path:
-   these are answered at once, and the connection is closed
+1. host, trusted proxy and encryption: `Host` and the headers of proxies (421, 403, 400)
+2. the request line, the headers, the declared size and type of the body (414, 431, 413, 415)
+3. whether a page of another site requested a change (403)
+4. authentication: token, JWT, session with its CSRF token (401, 403, 429)
+5. the rate limit of the caller (429)
+6. the body itself: its size, its duration, and that it is unambiguous JSON (413, 408, 400); the
+   body of an unauthenticated request, or of one to an open path, is not read: the response is sent
+   immediately, and the connection is closed
 
-Behind it `scope["state"]` has the `caller`, the `csrf` token of a session, and `still_welcome`,
-which answers that take long await from time to time: whether the caller would still come in.
+It sets in `scope["state"]` the `caller`, the `csrf` token of a session, and `is_still_authorized`,
+which long responses await from time to time.
 """
 
 from collections.abc import Collection
@@ -21,7 +21,7 @@ from urllib.parse import parse_qs
 
 from onbeat.app.settings import Settings
 from onbeat.errors import OnbeatError
-from onbeat.ports.store import Clock
+from onbeat.ports.clock import Clock
 from onbeat.service.tokens import Tokens
 from onbeat.web.security.asgi import App, Receive, Scope, Send, is_unsafe, values_of
 from onbeat.web.security.bodies import (
@@ -31,8 +31,8 @@ from onbeat.web.security.bodies import (
     check_declared,
     check_json,
     check_line_and_headers,
-    given_again,
     read_body,
+    replay_body,
 )
 from onbeat.web.security.cookies import forget_cookie, set_cookie
 from onbeat.web.security.credentials import Authenticated, Credentials, check_jwt, retry_after
@@ -67,9 +67,9 @@ BODY_SECONDS = 30.0
 
 
 class SecurityMiddleware:
-    """Lets requests in to `app`, each with its caller, or refuses them with a reason.
+    """Passes requests with their caller to `app`, or refuses them with a problem.
 
-    `open_paths` need no caller. `large_paths` take bodies of up to 16 MiB.
+    `open_paths` require no authentication. `large_paths` accept bodies of up to 16 MiB.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class SecurityMiddleware:
         self._rate = TokenBuckets(clock, rate=settings.rate_limit, burst=settings.rate_limit)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let one request in, or refuse it."""
+        """Check one request, and pass it on or refuse it."""
         if scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1008})
@@ -100,9 +100,9 @@ class SecurityMiddleware:
             return
         guarded = SecureSend(send, has_unread=announces_body(scope))
         try:
-            asked = self._hosts.read(scope)
-            guarded.is_tls = asked.is_tls
-            come_in = await self._check(without_forwarded(scope, asked), receive, guarded, asked)
+            origin = self._hosts.read(scope)
+            guarded.is_tls = origin.is_tls
+            passed = await self._check(without_forwarded(scope, origin), receive, guarded, origin)
         except RequestRefused as refused:
             await self._refuse(scope, guarded, refused)
         except OnbeatError as failed:  # the database does not answer
@@ -110,71 +110,70 @@ class SecurityMiddleware:
         except Disconnected:
             pass
         else:
-            if come_in is not None:
-                await self._app(*come_in, guarded)
+            if passed is not None:
+                await self._app(*passed, guarded)
 
     async def _check(
-        self, scope: Scope, receive: Receive, send: SecureSend, asked: RequestOrigin
+        self, scope: Scope, receive: Receive, send: SecureSend, origin: RequestOrigin
     ) -> tuple[Scope, Receive] | None:
-        """Return a request as the application is to see it; None if it has been answered."""
+        """Return the request to pass to the application; None if it has been answered."""
         check_line_and_headers(scope)
         cap = LARGEST_FILE if scope["path"] in self._large else LARGEST
         has_body = check_declared(scope, cap=cap)
-        self._hosts.check_origin(scope, asked)
+        self._hosts.check_origin(scope, origin)
         if scope["path"] == LOGIN:
-            await self._login(scope, send, asked)
+            await self._login(scope, send, origin)
             return None
         state = {**scope.get("state", {}), "caller": None, "csrf": ""}
         if scope["path"] in self._open:
-            return {**scope, "state": state}, given_again(b"", receive)
-        come = await self._credentials.who(scope, asked)
-        if wait := self._rate.take(come.caller.name):
-            told = f"{come.caller.name} asks too often"
-            raise RequestRefused(429, told, hint="slow down", headers=retry_after(wait))
+            return {**scope, "state": state}, replay_body(b"", receive)
+        found = await self._credentials.authenticate(scope, origin)
+        caller = found.caller
+        if wait := self._rate.take(caller.name):
+            problem = f"{caller.name} sends too many requests"
+            raise RequestRefused(429, problem, hint="slow down", headers=retry_after(wait))
         if scope["path"] == LOGOUT:
-            await self._logout(scope, send, asked, come)
+            await self._logout(scope, send, origin, found)
             return None
-        still_welcome = partial(self._credentials.is_still_welcome, scope, come)
-        state |= {"caller": come.caller, "csrf": come.csrf, "still_welcome": still_welcome}
+        is_still_authorized = partial(self._credentials.is_still_valid, scope, found)
+        state |= {"caller": caller, "csrf": found.csrf, "is_still_authorized": is_still_authorized}
         if has_body or is_unsafe(scope):
             body = await read_body(receive, cap=cap, seconds=self._body_seconds)
             send.has_unread = False
             await check_body(body)
-            receive = given_again(body, receive)
+            receive = replay_body(body, receive)
         return {**scope, "state": state}, receive
 
-    async def _login(self, scope: Scope, send: Send, asked: RequestOrigin) -> None:
-        """Open a session with the code of a link, which is used up by that."""
+    async def _login(self, scope: Scope, send: Send, origin: RequestOrigin) -> None:
+        """Open a session with the one-time code of a link."""
         if scope["method"] != "GET":
-            raise RequestRefused(
-                405, "a link is opened in a browser", headers=((b"allow", b"GET"),)
-            )
+            raise RequestRefused(405, "open the link in a browser", headers=((b"allow", b"GET"),))
         code = parse_qs(scope["query_string"].decode("latin-1")).get("code", [""])[-1]
         session = None
         if code:
-            session = await self._credentials.looked_up(asked, partial(self._tokens.session, code))
+            session = await self._credentials.look_up(origin, partial(self._tokens.session, code))
         if session is None:
             if code:
-                self._credentials.refuse_guess(asked)
+                self._credentials.count_failure(origin)
             await page(send, 403, NO_LINK)
             return
-        # A redirect of somebody who comes from elsewhere would not have the cookie; from a page of
-        # ours they have.
-        cookie = set_cookie(session.secret, is_tls=asked.is_tls)
-        await page(send, 200, "You are in.", headers=(cookie,), then="/")
+        # After a redirect that began on another site, the browser would not send the cookie, as
+        # it is SameSite=Strict. From a page of this host it does.
+        cookie = set_cookie(session.secret, is_tls=origin.is_tls)
+        await page(send, 200, "You are logged in.", headers=(cookie,), then="/")
 
     async def _logout(
-        self, scope: Scope, send: Send, asked: RequestOrigin, come: Authenticated
+        self, scope: Scope, send: Send, origin: RequestOrigin, found: Authenticated
     ) -> None:
         if scope["method"] != "POST":
-            raise RequestRefused(405, "a session is ended by POST", headers=((b"allow", b"POST"),))
-        if come.session:
-            await self._tokens.end_session(come.session)
-        cookie = forget_cookie(is_tls=asked.is_tls)
+            raise RequestRefused(405, "logout requires POST", headers=((b"allow", b"POST"),))
+        if found.session:
+            await self._tokens.end_session(found.session)
+        cookie = forget_cookie(is_tls=origin.is_tls)
         await answer(send, 303, headers=(cookie, (b"location", LOGIN.encode())))
 
     async def _refuse(self, scope: Scope, send: Send, refused: RequestRefused) -> None:
-        """Tell why: a person in a browser who is not known is told where to get a link."""
+        """Send the problem; an unauthenticated browser gets a page that explains the login."""
         wants_page = any("text/html" in each for each in values_of(scope, b"accept"))
         if refused.problem.status == 401 and wants_page and not scope["path"].startswith("/api/"):
             await page(send, 401, NO_SESSION, headers=refused.headers)
@@ -182,6 +181,6 @@ class SecurityMiddleware:
             await refuse(send, scope, refused)
 
 
-HOW = "On the machine that runs Onbeat, `onbeat token link` prints one, good once for ten minutes."
-NO_LINK = f"This link was used, has expired or never was one. {HOW}"
-NO_SESSION = f"You need a link to come in. {HOW}"
+HOW = "Run `onbeat token link` on the machine of the node: its link works once, for ten minutes."
+NO_LINK = f"This login link has been used, has expired or is not valid. {HOW}"
+NO_SESSION = f"You are not logged in. {HOW}"

@@ -1,15 +1,15 @@
-"""How often something may be done: buckets that fill again, of not too many."""
+"""Rate limits by token buckets, with a bounded number of buckets."""
 
 from collections import OrderedDict
 from ipaddress import ip_address, ip_network
 
-from onbeat.ports.store import Clock
+from onbeat.ports.clock import Clock
 
-MOST = 10_000  # buckets that are kept; who comes beyond these takes the place of the most idle
+MOST = 10_000  # buckets that are kept: a further one replaces the longest unused
 
 
 class TokenBuckets:
-    """For each key a bucket of `burst` drops, into which `rate` of them fall in a second."""
+    """For each key a bucket of up to `burst` tokens, refilled with `rate` tokens per second."""
 
     def __init__(self, clock: Clock, *, rate: float, burst: float, most: int = MOST) -> None:
         self._clock, self._rate, self._burst, self._most = clock, rate, burst, most
@@ -19,12 +19,12 @@ class TokenBuckets:
         return len(self._levels)
 
     def wait(self, key: str) -> float:
-        """Return in how many seconds there is a drop: none if there is one now."""
+        """Return in how many seconds a token is available: 0 if there is one now."""
         missing = 1 - self._level(key)
         return missing / self._rate if missing > 0 else 0.0
 
     def take(self, key: str) -> float:
-        """Take a drop, if there is one; return how long to wait if there is none."""
+        """Take a token and return 0, or return in how many seconds one is available."""
         if wait := self.wait(key):
             return wait
         self._levels[key] = self._level(key) - 1, self._clock.monotonic()
@@ -42,7 +42,7 @@ class TokenBuckets:
 
 
 def network_of(address: str) -> str:
-    """Return what counts as one: an IPv4 address, or the /64 that one IPv6 customer has."""
+    """Return what counts as one client: an IPv4 address, or an IPv6 /64 network."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:

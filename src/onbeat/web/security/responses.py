@@ -1,4 +1,4 @@
-"""What the door itself answers, and the headers that everything leaves with."""
+"""The responses of the security middleware, and the security headers of all responses."""
 
 from collections.abc import Iterable
 from html import escape
@@ -12,27 +12,31 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class RequestRefused(Exception):  # noqa: N818 - it names what is wrong
-    """A request does not come in."""
+    """A request is refused with a problem, before it reaches the application."""
 
     def __init__(
-        self, status: int, told: str, *, field: str = "", hint: str = "", headers: Headers = ()
+        self, status: int, text: str, *, field: str = "", hint: str = "", headers: Headers = ()
     ) -> None:
-        self.problem: Problem = problem(status, told, field=field, hint=hint)
+        self.problem: Problem = problem(status, text, field=field, hint=hint)
         self.headers = tuple(headers)
-        super().__init__(told)
+        super().__init__(text)
 
 
 def as_refusal(failed: OnbeatError) -> RequestRefused:
-    """Return what is told of an error that Onbeat raises on purpose."""
-    told = as_problem(failed)
-    later = [(b"retry-after", b"%d" % RETRY_AFTER)] if told.status == SERVICE_UNAVAILABLE else ()
+    """Return the refusal for an error that Onbeat raises on purpose."""
+    found = as_problem(failed)
+    is_temporary = found.status == SERVICE_UNAVAILABLE
     return RequestRefused(
-        told.status, told.problem, field=told.field, hint=told.hint, headers=later
+        found.status,
+        found.problem,
+        field=found.field,
+        hint=found.hint,
+        headers=[(b"retry-after", b"%d" % RETRY_AFTER)] if is_temporary else (),
     )
 
 
 class SecureSend:
-    """A `send` that gives every answer its headers; `is_tls` adds what holds for TLS alone.
+    """A `send` that adds the security headers; `is_tls` adds those for TLS only.
 
     `has_unread` closes the connection: a body was announced, and is not read.
     """
@@ -41,7 +45,7 @@ class SecureSend:
         self._send, self.is_tls, self.has_unread = send, False, has_unread
 
     async def __call__(self, message: Message) -> None:
-        """Send a message on."""
+        """Send a message."""
         if message["type"] == "http.response.start":
             message = {**message, "headers": self._guard(message.get("headers", ()))}
         await self._send(message)
@@ -61,31 +65,31 @@ class SecureSend:
 async def answer(
     send: Send, status: int, body: bytes = b"", *, kind: str = "", headers: Headers = ()
 ) -> None:
-    """Send one whole answer."""
+    """Send one complete response."""
     length = [] if status == 204 else [(b"content-length", b"%d" % len(body))]
-    told = [(b"content-type", kind.encode())] if kind else []
+    content_type = [(b"content-type", kind.encode())] if kind else []
     start = {"type": "http.response.start", "status": status}
-    await send({**start, "headers": [*told, *length, *headers]})
+    await send({**start, "headers": [*content_type, *length, *headers]})
     await send({"type": "http.response.body", "body": body})
 
 
 async def refuse(send: Send, scope: Scope, refused: RequestRefused) -> None:
-    """Tell why a request does not come in."""
+    """Send the problem of a refused request."""
     body = b"" if scope["method"] == "HEAD" else refused.problem.as_json(scope["path"])
     await answer(send, refused.problem.status, body, kind=PROBLEM_JSON, headers=refused.headers)
 
 
 async def page(
-    send: Send, status: int, told: str, *, headers: Headers = (), then: str = ""
+    send: Send, status: int, text: str, *, headers: Headers = (), then: str = ""
 ) -> None:
-    """Send a page of one plain paragraph, which leads on by itself if it says where."""
-    on = f'<meta http-equiv=refresh content="0; url={escape(then)}">' if then else ""
-    told = f'{escape(told)} <a href="{escape(then)}">Go on</a>' if then else escape(told)
-    text = f"<!doctype html><html lang=en><title>Onbeat</title>{on}<p>{told}</p></html>"
+    """Send a page of one paragraph, which redirects to `then` if that is given."""
+    refresh = f'<meta http-equiv=refresh content="0; url={escape(then)}">' if then else ""
+    text = f'{escape(text)} <a href="{escape(then)}">Continue</a>' if then else escape(text)
+    text = f"<!doctype html><html lang=en><title>Onbeat</title>{refresh}<p>{text}</p></html>"
     await answer(send, status, text.encode(), kind="text/html; charset=utf-8", headers=headers)
 
 
-# An answer may have its own instead.
+# A response may set its own instead.
 ALWAYS = {
     b"x-content-type-options": b"nosniff",
     b"x-frame-options": b"DENY",

@@ -1,4 +1,4 @@
-"""What is encrypted, and what must not be reachable without."""
+"""TLS, and the addresses that require it."""
 
 import ssl
 import stat
@@ -10,18 +10,18 @@ from onbeat.files.regular import read_regular
 
 
 def check_exposure(settings: Settings) -> None:
-    """Refuse to listen where others could read along."""
+    """Refuse to listen on an address that other machines reach without TLS."""
     if settings.is_exposed and not settings.tls_cert and not settings.trusted_proxies:
-        problem = f"{settings.listen} is beyond this machine, and nothing is encrypted"
-        hint = "tls_cert and tls_key, or trusted_proxies if a proxy encrypts; or 127.0.0.1:8585"
+        problem = f"{settings.listen} is reachable from other machines, and TLS is not configured"
+        hint = "tls_cert and tls_key, or trusted_proxies behind a TLS proxy; or 127.0.0.1:8585"
         raise InvalidSettings("listen", problem, hint=hint)
 
 
 def ssl_context(settings: Settings) -> ssl.SSLContext | None:
-    """Return what encrypts connections, or None if nothing does."""
-    for name, needs in NEED:
+    """Return the TLS context of the server, or None without TLS."""
+    for name, needs in REQUIRED_WITH:
         if getattr(settings, name) and not getattr(settings, needs):
-            raise InvalidSettings(needs, f"{name} is given without it", hint="a PEM file")
+            raise InvalidSettings(needs, f"{name} requires it", hint="a PEM file")
     if not settings.tls_cert:
         return None
     _check_key(settings.tls_key)
@@ -34,19 +34,19 @@ def ssl_context(settings: Settings) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(settings.tls_cert, settings.tls_key, password=_no_password)
     except OSError as broken:  # also an SSLError
-        problem = f"it does not go with tls_key, or cannot be read: {_told(broken)}"
+        problem = f"it does not match tls_key, or cannot be read: {_reason(broken)}"
         raise InvalidSettings("tls_cert", problem, hint="two PEM files") from None
     if settings.tls_client_ca:
         context.verify_mode = ssl.CERT_REQUIRED
         try:
             context.load_verify_locations(settings.tls_client_ca)
         except OSError as broken:
-            problem = f"it cannot be read: {_told(broken)}"
+            problem = f"it cannot be read: {_reason(broken)}"
             raise InvalidSettings("tls_client_ca", problem, hint="a PEM file") from None
     return context
 
 
-NEED = (("tls_key", "tls_cert"), ("tls_cert", "tls_key"), ("tls_client_ca", "tls_cert"))
+REQUIRED_WITH = (("tls_key", "tls_cert"), ("tls_cert", "tls_key"), ("tls_client_ca", "tls_cert"))
 
 
 def _check_key(name: str) -> None:
@@ -56,7 +56,7 @@ def _check_key(name: str) -> None:
         problem = f"{shown(name)} cannot be read: {broken.strerror}"
         raise InvalidSettings("tls_key", problem, hint="a PEM file") from None
     if mode & (stat.S_IROTH | stat.S_IWOTH):
-        problem = f"everybody on this machine can read or write {shown(name)}"
+        problem = f"every user of this machine can read or write {shown(name)}"
         raise InvalidSettings("tls_key", problem, hint="chmod 600")
 
 
@@ -64,13 +64,15 @@ def _check_regular(field: str, name: str) -> None:
     try:
         read_regular(name) if name else b""
     except OSError as broken:
-        problem = f"{shown(name)} cannot be read: {_told(broken)}"
+        problem = f"{shown(name)} cannot be read: {_reason(broken)}"
         raise InvalidSettings(field, problem, hint="a PEM file") from None
 
 
 def _no_password() -> str:
-    raise InvalidSettings("tls_key", "it has a passphrase", hint="a key without one, mode 600")
+    raise InvalidSettings(
+        "tls_key", "it has a passphrase", hint="a key without a passphrase, mode 600"
+    )
 
 
-def _told(broken: OSError) -> str:
+def _reason(broken: OSError) -> str:
     return broken.strerror or type(broken).__name__

@@ -1,4 +1,4 @@
-"""The tables on PostgreSQL, step by step."""
+"""The migrations of the tables on PostgreSQL."""
 
 from onbeat.stores.sql.migrations import read_migrations
 

@@ -1,4 +1,4 @@
-"""The tables on SQLite, step by step."""
+"""The migrations of the tables on SQLite."""
 
 from onbeat.stores.sql.migrations import read_migrations
 

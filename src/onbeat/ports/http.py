@@ -1,0 +1,48 @@
+"""`SendRequest`: how launchers send HTTP requests, and the `HttpResponse` they get."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from onbeat.core.runs.run import Failed
+
+NO_HEADERS: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """The answer of a server. The body is decoded if it is JSON, else its text."""
+
+    status: int
+    phrase: str  # such as Not Found
+    body: object = None
+
+    @property
+    def error(self) -> str:
+        """The error to report for an answer that is not a success."""
+        return f"HTTP {self.status}: {self.phrase}" if self.phrase else f"HTTP {self.status}"
+
+
+class SendRequest(Protocol):
+    """Sends one request, whatever the server answers."""
+
+    async def __call__(
+        self,
+        method: str,
+        url: str,
+        *,
+        body: object = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+        timeout: int = 60_000,  # noqa: ASYNC109 - milliseconds, as in a policy
+        public_only: bool = False,
+        secrets: Mapping[str, str] = NO_HEADERS,
+    ) -> HttpResponse | Failed:
+        """Return the answer, or the failure without one. The body is sent as JSON.
+
+        Redirects are not followed. Headers and `secrets`, which are further fields of the body, may
+        refer to secrets: neither the answer nor a failure contains their values.
+        """
+
+
+Callback = Callable[[str], Awaitable[Mapping[str, str]]]
+"""Returns the headers with which a target reports the outcome of the run with this key."""

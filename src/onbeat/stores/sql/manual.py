@@ -1,0 +1,57 @@
+"""Start runs manually."""
+
+from collections.abc import Mapping
+
+from onbeat.core.runs.run import ReasonDetail, StartedBy, run_key
+from onbeat.core.schedule import from_definition
+from onbeat.errors import InvalidSchedule
+from onbeat.events import RunEnqueued
+from onbeat.stores.sql.rows import detail_text, storable_text
+from onbeat.stores.sql.schedule_rows import hold_schedule
+from onbeat.stores.sql.transaction import Transaction, as_json
+
+ENQUEUE = """
+INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, status, triggered_by,
+       needs, iteration, revision, inputs, priority, grp, deadline_at, idempotency_key, detail,
+       created_at, updated_at)
+VALUES (?1, ?2, ?3, ?4, ?5, 'ENQUEUED', ?14, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?15, ?5, ?5)
+"""
+
+
+def enqueue(
+    tx: Transaction,
+    schedule_id: str,
+    cause: tuple[StartedBy, str],
+    *,
+    request_id: str,
+    inputs: Mapping[str, object] | None,
+) -> int:
+    """Enqueue a manual run; return its id. The contract is `Store.enqueue`."""
+    stored = hold_schedule(tx, schedule_id)
+    same = tx.one(
+        "SELECT run_id FROM schedule_runs WHERE schedule_id = ?1 AND request_id = ?2",
+        (schedule_id, request_id),
+    )
+    if same is not None:
+        return int(same[0])
+    schedule = from_definition(schedule_id, stored.text)
+    if not schedule.target.is_enabled:
+        raise InvalidSchedule("run.enabled", "the target is disabled", hint="enabled: true")
+    merged = {**schedule.target.inputs, **(inputs or {})}
+    (run_id,), run_at, iteration = tx.take_run_ids(1), tx.now // 1000, stored.state.iteration + 1
+    policy, wait, key = schedule.policy, schedule.policy.start_deadline, None
+    triggered_by, note = cause
+    if schedule.target.may_report:
+        key = run_key(schedule_id, run_at, request_id)
+    tx.run(
+        ENQUEUE,
+        (run_id, schedule_id, run_at, request_id, tx.now, schedule.target.needs, iteration,
+         stored.state.revision, as_json(merged) if merged else None, policy.priority, policy.group,
+         None if wait is None else tx.now + wait, key, triggered_by,
+         detail_text(ReasonDetail(by=tx.by, note=storable_text(note)))),
+    )  # fmt: skip
+    tx.run(
+        "UPDATE schedule_state SET iteration = ?1 WHERE schedule_id = ?2", (iteration, schedule_id)
+    )
+    tx.emit(RunEnqueued(schedule_id, run_id, run_at, tx.now, triggered_by))
+    return run_id
