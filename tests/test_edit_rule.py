@@ -119,7 +119,7 @@ class Native:
 
     async def begin(self, world, beat):
         """Define everything, and run as a node."""
-        await beat.begin(client=False, first=lambda service: self._apply(world, service))
+        await beat.begin(client=False, apply_files=lambda service: self._apply(world, service))
 
     async def edit(self, world):
         """Edit everything while no node is up; what is only read at a start is left to that."""

@@ -92,7 +92,7 @@ def of_panel(url, **more):
         (
             "wrong",
             "fail",
-            "{url} does not let 'timer' in: HTTP 401: Unauthorized: Invalid name or password (flows_user and flows_password, or KODO_TIMER_USER)",
+            "{url} refuses the login of 'timer': HTTP 401: Unauthorized: Invalid name or password (flows_user and flows_password, or KODO_TIMER_USER)",
         ),
     ],
 )

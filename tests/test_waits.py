@@ -72,7 +72,7 @@ def test_a_cluster_that_is_away_is_named_by_the_row_of_a_run_also_when_a_newer_t
         return first, waiting, await until_run(beat, run_id=first.run_id, reason="superseded")
 
     first, ((why, n, name),), replaced = play(tmp_path, story, ray_address="127.0.0.1:1")
-    named = ("there is no Ray cluster at 127.0.0.1:1: Connection refused", "ray is not installed")
+    named = ("no Ray cluster at 127.0.0.1:1: Connection refused", "ray is not installed")
     assert any(each in first.error for each in named)
     assert (why, n, name) == (first.error, 1, "train")
     assert (replaced.status, replaced.error) == ("SKIPPED", first.error)

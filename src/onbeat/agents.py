@@ -4,7 +4,7 @@
     orchestrator.agent("daily").schedule(at=time(17)).publishes(Report).with_engines(report)
     orchestrator.run()  # until Ctrl-C; or: async with orchestrator: ...
 
-Timers, artifacts and runs are kept in the database: a restart goes on where it was.
+Timers, artifacts and runs are stored in the database: a restart continues where it stopped.
 """
 
 import asyncio
@@ -46,14 +46,14 @@ __all__ = [
     "TimerTick",
 ]
 
-LOOK_EVERY = 0.2  # seconds between two looks, for what other processes do
+POLL_EVERY = 0.2  # seconds between two checks for changes by other processes
 
 
 class Orchestrator:
     """Agents, their blackboard, and the scheduler that runs them, in one program.
 
-    It starts when it is entered, or with the first `publish` or `run_until_idle`; then every agent
-    is checked, before any timer fires. `beat` is the scheduler itself.
+    It starts when it is entered, or with the first `publish` or `run_until_idle`; all agents are
+    checked before any timer fires. `beat` is the scheduler.
     """
 
     def __init__(
@@ -64,17 +64,17 @@ class Orchestrator:
         clock: Clock | None = None,
     ) -> None:
         self.beat = Onbeat(database, settings=settings, clock=clock)
-        self._another = partial(Onbeat, database, settings=settings, clock=clock)
+        self._new_beat = partial(Onbeat, database, settings=settings, clock=clock)
         self._system = AgentSystem()
-        self._is_checked = self._is_open = self._has_stopped_timers = False
+        self._is_checked = self._is_open = self._has_paused_timers = False
         self._starting: asyncio.Lock | None = None
-        self._happened = asyncio.Event()
+        self._changed = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def agent(self, name: str) -> AgentBuilder:
-        """Return a new agent, to be described before the orchestrator starts."""
+        """Return a new agent to describe before the orchestrator starts."""
         if self._is_checked:
-            raise RuntimeError(f"agent {name!r} comes too late: the orchestrator has started")
+            raise RuntimeError(f"agent {name!r} must be added before the orchestrator starts")
         return self._system.add(name)
 
     async def publish(
@@ -85,10 +85,10 @@ class Orchestrator:
         correlation_id: str | None = None,
         request_id: str | None = None,
     ) -> Artifact[Model]:
-        """Put something on the blackboard; return its envelope when it is durable.
+        """Publish an artifact on the blackboard; return its envelope when it is durable.
 
-        Each agent without a schedule that consumes it has a run then, whatever happens. The same
-        `request_id` is the same artifact: whoever does not know whether it worked says it again.
+        Each agent without a schedule that consumes it gets a run, durably. The same `request_id`
+        gives the same artifact, so a call whose outcome is unknown can be repeated.
         """
         await self.start()
         return await self._system.publish(  # type: ignore[return-value]
@@ -103,7 +103,7 @@ class Orchestrator:
         from_agents: Iterable[str] = (),
         correlation_id: str | None = None,
     ) -> list[Model]:
-        """Return what is on the blackboard of a type, the oldest first."""
+        """Return the artifacts of a type, oldest first."""
         found = await self.get_envelopes(
             model, tags=tags, from_agents=from_agents, correlation_id=correlation_id
         )
@@ -117,10 +117,10 @@ class Orchestrator:
         from_agents: Iterable[str] = (),
         correlation_id: str | None = None,
     ) -> list[Artifact[Model]]:
-        """Return the same with who published it, when, under which tags."""
+        """Return the artifacts of a type with their publisher, time and tags."""
         await self.start()
         board = self._system.blackboard
-        name = board.know(model)
+        name = board.register(model)
         await board.refresh()
         which = Subscription(
             model, None, read_names("tags", tags), read_names("from_agents", from_agents)
@@ -131,95 +131,95 @@ class Orchestrator:
         return found  # type: ignore[return-value]
 
     async def discard(self, model: type[Model], *, before: datetime) -> int:
-        """Forget artifacts of a type that were published before then; return how many.
+        """Delete artifacts of a type that were published before an instant; return how many.
 
-        All that is on the blackboard is in the memory of each process, so discard what is old. From
-        the first on that a run still waits for, they stay.
+        Every process holds all artifacts in memory, so delete old ones. Artifacts from the first
+        that a run still needs are kept.
         """
         await self.start()
         return await self._system.discard(model, before=before)
 
-    async def run_until_idle(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - as its users know it
-        """Wait until nothing runs, nothing waits, and no timer will ever fire; return whether so.
+    async def run_until_idle(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - a documented signature
+        """Wait until no run waits or is in progress and no timer will fire; return whether so.
 
-        After `timeout` seconds the timers stop, for all that share the database, until this is
-        called again, or `close`, or the next start. What is under way then goes on.
+        After `timeout` seconds the timers are paused, for all programs on the database, until the
+        next call of this, `close`, or the next start. Runs in progress continue.
         """
         await self.start()
-        await self._system.go_on(self.beat.service)
+        await self._system.resume_timers(self.beat.service)
         if await self._system.is_idle():
             return True
         try:
             async with asyncio.timeout(timeout):
                 while not await self._system.is_idle():
-                    await self._until_something_happens()
+                    await self._wait_for_change()
         except TimeoutError:
-            self._has_stopped_timers = True
+            self._has_paused_timers = True
             await self._system.stop_timers()
             return False
         return True
 
-    async def _until_something_happens(self) -> None:
+    async def _wait_for_change(self) -> None:
         try:
-            async with asyncio.timeout(LOOK_EVERY):
-                await self._happened.wait()
+            async with asyncio.timeout(POLL_EVERY):
+                await self._changed.wait()
         except TimeoutError:
-            return  # other processes are not heard
-        self._happened.clear()
+            return  # changes by other processes send no event
+        self._changed.clear()
 
     def run(self) -> None:
-        """Run until SIGINT or SIGTERM, then stop in good order."""
+        """Run until SIGINT or SIGTERM, then shut down."""
         self._check()
         self.beat.log_to_stderr()
         asyncio.run(self.serve())
 
     async def serve(self) -> None:
-        """Do the same inside a running event loop."""
+        """Run like `run`, inside a running event loop."""
         stopped = self.beat.catch_signals()
         async with self:
             await self.beat.until(stopped)
 
     async def start(self) -> None:
-        """Check every agent, define them, and run them; if that was not done yet."""
+        """Check and define every agent, and run them, unless already started."""
         async with self._one_at_a_time():
             if self._is_open:
                 return
             self._check()
-            self._happened = asyncio.Event()
+            self._changed = asyncio.Event()
             await self.beat.open()
             try:
-                self.beat.listen(self._heard)
-                await self.beat.begin(apply_files=self._system.begin)
+                self.beat.listen(self._on_events)
+                await self.beat.begin(apply_files=self._system.start)
             except BaseException:
-                await self._system.end()
+                await self._system.stop()
                 await self.beat.close()
                 raise
             self._is_open = True
 
     async def close(self) -> None:
-        """Stop in good order. It may be started again, in another event loop, too."""
+        """Shut down. The orchestrator can be started again, even in another event loop."""
         async with self._one_at_a_time():
             if not self._is_open:
                 return
             self._is_open = False
             try:
-                await self._system.end()
+                await self._system.stop()
             finally:
                 await self.beat.close()
-            if self._has_stopped_timers:
-                await self._let_timers_go()
+            if self._has_paused_timers:
+                await self._resume_timers()
 
-    async def _let_timers_go(self) -> None:
-        """Undo what a timeout did, when nothing can fire here any more: others may go on."""
-        self._has_stopped_timers = False
-        beat = self._another()
+    async def _resume_timers(self) -> None:
+        """Resume the timers that a timeout paused; this process runs none any more."""
+        self._has_paused_timers = False
+        beat = self._new_beat()
         try:
-            await self._system.go_on(await beat.open())
+            await self._system.resume_timers(await beat.open())
         finally:
             await beat.close()
 
     def _one_at_a_time(self) -> asyncio.Lock:
-        """Return what starting and closing wait for: it belongs to the event loop."""
+        """Return the lock for starting and closing, which belongs to the event loop."""
         loop = asyncio.get_running_loop()
         if self._starting is None or self._loop is not loop:
             self._starting, self._loop = asyncio.Lock(), loop
@@ -238,25 +238,25 @@ class Orchestrator:
         await self.close()
 
     async def pause(self, agent: str, *, note: str = "") -> bool:
-        """Have the timer of an agent not fire; artifacts still run what they trigger."""
+        """Pause the timer of an agent; artifacts still trigger it."""
         return await self.beat.pause(self._id(agent), note=note)
 
     async def resume(self, agent: str, *, catchup: bool = False) -> bool:
-        """Let the timer of an agent go on from now."""
+        """Resume the timer of an agent from now on."""
         return await self.beat.resume(self._id(agent), catchup=catchup)
 
     async def why(self, agent: str, at: datetime | None = None) -> Why:
-        """Say why an agent ran, or did not, at an instant, or at its latest tick."""
+        """Explain why an agent ran, or did not, at an instant or at its latest tick."""
         instant = at if at is None or at.tzinfo is not None else at.replace(tzinfo=UTC)
         second = None if instant is None else int(instant.timestamp())
         return await self.beat.why(self._id(agent), second)
 
     async def history(self, agent: str, *, limit: int = 50) -> list[RunRow]:
-        """Return the runs of an agent, the latest first."""
+        """Return the runs of an agent, latest first."""
         return await self.beat.runs(self._id(agent), limit=limit)
 
     def artifact_counts(self) -> dict[str, int]:
-        """Return how many artifacts of each type are in memory."""
+        """Return the number of artifacts of each type."""
         return self._system.blackboard.counts()
 
     def _id(self, agent: str) -> str:
@@ -272,8 +272,8 @@ class Orchestrator:
                 self.beat.register(agent.schedule_id, self._system.function_of(agent))
             self._is_checked = True
 
-    def _heard(self, _at: int, _events: Sequence[Event]) -> None:
-        """Hear of a commit, in whichever thread that was."""
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
+    def _on_events(self, _at: int, _events: Sequence[Event]) -> None:
+        """Wake up waiters after a commit, in any thread."""
+        with suppress(RuntimeError):  # the loop is closed, so nothing waits
             assert self._loop is not None, "it has started"
-            self._loop.call_soon_threadsafe(self._happened.set)
+            self._loop.call_soon_threadsafe(self._changed.set)

@@ -1,4 +1,4 @@
-"""Agents of a Flock server: what they are sent, and what the launcher makes of the answers."""
+"""Agents of a Flock server: requests, and outcomes of answers."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ TICK = "flock.models.system_artifacts.TimerTick"
 
 
 class FlockServer(ThreadingHTTPServer):
-    """Answers as Flock does: it has one agent, which fails at iterations that it is told of."""
+    """Answers as Flock does: it has one agent, which fails at given iterations."""
 
     def __init__(self, fails_at=()):
         super().__init__(("127.0.0.1", 0), _Flock)
@@ -86,7 +86,7 @@ def launched(answer, **given):
     return outcome, log, sent
 
 
-def test_an_agent_is_given_a_tick_as_its_own_timer_would():
+def test_agent_receives_a_tick_like_that_of_its_timer():
     outcome, log, sent = launched(HttpResponse(200, "OK", {"artifacts": []}), timeout=5000)
     ((method, url, asked),) = sent
     assert (method, url) == ("POST", "http://127.0.0.1:8344/api/v1/agents/daily/run")
@@ -107,21 +107,21 @@ def test_an_agent_is_given_a_tick_as_its_own_timer_would():
     ("answer", "error", "retryable"),
     [
         (HttpResponse(404, "Not Found", {"detail": "agent not found"}), "the server has no agent called 'daily' (agent not found)", False),
-        (HttpResponse(404, "Not Found", {"detail": "Not Found"}), "HTTP 404: there is no Flock server at this address", False),
+        (HttpResponse(404, "Not Found", {"detail": "Not Found"}), "HTTP 404: no Flock server at this address", False),
         (HttpResponse(500, "Internal Server Error", {"detail": "Agent execution failed: no"}), "HTTP 500: Internal Server Error: Agent execution failed: no", True),
         (HttpResponse(503, "Service Unavailable"), "HTTP 503: Service Unavailable", True),
         (HttpResponse(429, "Too Many Requests"), "HTTP 429: Too Many Requests", True),
         (HttpResponse(422, "Unprocessable Entity", {"detail": [{"loc": ["x"]}]}), "HTTP 422: Unprocessable Entity: [{'loc': ['x']}]", False),
-        (HttpResponse(200, "OK", "<html>"), "the answer has no artifacts: is there a Flock server at this address?", False),
-        (HttpResponse(200, "OK", {"artifacts": "x"}), "the answer has no artifacts: is there a Flock server at this address?", False),
+        (HttpResponse(200, "OK", "<html>"), "the answer has no artifacts; check that this is a Flock server", False),
+        (HttpResponse(200, "OK", {"artifacts": "x"}), "the answer has no artifacts; check that this is a Flock server", False),
     ],
 )  # fmt: skip
-def test_what_the_answers_mean(answer, error, retryable):
+def test_answers_of_the_server_give_their_outcomes(answer, error, retryable):
     outcome, _, _ = launched(answer)
     assert (outcome.error, outcome.retryable) == (error, retryable)
 
 
-def test_no_answer_is_told_as_it_is():
+def test_missing_answer_is_reported_as_it_is():
     none = Failed("no answer after 300s", "timeout")
     outcome, log, _ = launched(none)
     assert outcome == none
@@ -136,7 +136,7 @@ def test_of_many_artifacts_the_first_are_kept_and_the_others_counted():
     assert len(kept) + outcome.result["left_off"] == 100
 
 
-def test_a_name_is_a_part_of_a_path_and_no_more():
+def test_agent_name_is_quoted_as_one_path_segment():
     _, _, sent = launched(
         HttpResponse(404, "Not Found"),
         target=read_target({"flock": {"url": "http://127.0.0.1:1/flock/", "agent": "a/../b?c"}}),
@@ -147,11 +147,11 @@ def test_a_name_is_a_part_of_a_path_and_no_more():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"flock": "daily"}, "flock: 'daily' is no set of fields"),
+        ({"flock": "daily"}, "flock: 'daily' is not a set of fields"),
         ({"flock": {"agent": "daily"}}, "flock.url: it is missing (such as http://127.0.0.1:8344)"),
         ({"flock": {"url": "http://127.0.0.1"}}, "flock.agent: it is missing (such as daily)"),
         ({"flock": DAILY | {"agent": 5}}, "flock.agent: 5 is not a text"),
-        ({"flock": DAILY | {"agent": ".."}}, "flock.agent: '..' is no name"),
+        ({"flock": DAILY | {"agent": ".."}}, "flock.agent: '..' is not a name"),
         ({"flock": DAILY | {"url": "file:///etc"}}, "flock.url: "),
         (
             {"flock": DAILY | {"url": "http://h:1/?a=1"}},
@@ -163,16 +163,16 @@ def test_a_name_is_a_part_of_a_path_and_no_more():
         ),
         ({"flock": DAILY | {"name": "x"}}, "flock.name: no field has this name"),
         ({"flock": DAILY, "inputs": {}}, "inputs: no field has this name"),
-        ({"flock": DAILY, "public_only": "x"}, "public_only: it is no answer"),
+        ({"flock": DAILY, "public_only": "x"}, "public_only: it is not a boolean"),
     ],
 )
-def test_what_could_never_be_asked_is_refused(given, said):
+def test_invalid_flock_target_is_refused(given, said):
     with pytest.raises(InvalidSchedule) as refused:
         FlockLauncher(check_url=CHECKS).check(read_target(given))
     assert str(refused.value).startswith(said)
 
 
-def test_nothing_takes_the_place_of_what_cannot_be_ended():
+def test_replace_overlap_is_refused_since_runs_cannot_be_canceled():
     async def story():
         async with Onbeat("sqlite://", clock=ManualClock()) as beat:
             with pytest.raises(InvalidSchedule, match="overlap: its target cannot be cancelled"):
@@ -181,7 +181,7 @@ def test_nothing_takes_the_place_of_what_cannot_be_ended():
     asyncio.run(story())
 
 
-def test_who_is_no_admin_may_define_it_at_public_addresses_only():
+def test_non_admin_may_define_only_public_addresses():
     schedule = read_schedule("x", {"every": "1h", "run": {"flock": DAILY}})
     found = as_allowed(Caller("token:ci", "define"), schedule)
     assert found.target.fields == {"flock": DAILY, "public_only": True}
@@ -192,7 +192,7 @@ def test_who_is_no_admin_may_define_it_at_public_addresses_only():
         as_allowed(Caller("token:ci", "define"), secret)
 
 
-def test_a_server_is_sent_ticks_that_count_on_through_restarts(tmp_path):
+def test_iterations_sent_to_a_server_continue_across_restarts(tmp_path):
     clock, run = ManualClock("2026-01-01T12:00:00Z"), {"retry": ["5s"]}
 
     async def life(flock, *lengths):

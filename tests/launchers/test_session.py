@@ -1,4 +1,4 @@
-"""What the launcher of prompts refuses, sends, and makes of the answers."""
+"""The launcher of prompts: refusals, requests, and outcomes of answers."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ OK = HttpResponse(200, "OK", {"ok": True})
 
 
 class Line:
-    """A line to a server that answers one thing after the other, and what was sent over it.
+    """A server with a list of answers, and the requests sent to it.
 
     What it is asked about a session, it answers with `states`, and then not at all.
     """
@@ -55,7 +55,7 @@ def an_attempt(n=1, *, public_only=None, **fields):
 
 
 def launch(line, *attempts, tidies=False, **given):
-    """Return what came of attempts, one after the other, with one book."""
+    """Return the outcomes of consecutive attempts with one registry."""
 
     async def whole():
         store = await SqliteStore.open(None, clock=ManualClock())
@@ -72,7 +72,7 @@ def launch(line, *attempts, tidies=False, **given):
     return asyncio.run(whole())
 
 
-def test_a_success_tells_the_session_and_the_log_what_was_asked():
+def test_success_returns_the_session_and_logs_the_requests():
     ((outcome, log),) = launch(Line(made("s-1"), OK), an_attempt())
     assert outcome == Succeeded({"sessionId": "s-1"})
     assert log.splitlines() == [
@@ -80,7 +80,7 @@ def test_a_success_tells_the_session_and_the_log_what_was_asked():
         "HTTP 200 OK",
         "POST http://127.0.0.1:1/api/sessions/s-1/messages",
         "HTTP 200 OK",
-        "the server does not say whether the session works",
+        "the server does not report whether the session is busy",
     ]
 
 
@@ -95,7 +95,7 @@ def test_a_success_tells_the_session_and_the_log_what_was_asked():
         (Failed("no answer after 300s", "timeout"), Failed("no answer after 300s", "timeout")),
     ],
 )
-def test_what_the_answer_to_a_message_means(answer, outcome):
+def test_answers_to_a_message_give_their_outcomes(answer, outcome):
     ((found, _),) = launch(Line(made("s"), answer), an_attempt())
     assert found == outcome
 
@@ -104,21 +104,21 @@ def test_what_the_answer_to_a_message_means(answer, outcome):
     ("answer", "error"),
     [
         (HttpResponse(503, "Service Unavailable"), "HTTP 503: Service Unavailable"),
-        (HttpResponse(200, "OK", {"id": 7}), "the server has made no session"),
-        (HttpResponse(200, "OK", {"sessionId": "a\nb"}), "the server has made no session"),
-        (HttpResponse(200, "OK", {"sessionId": ".."}), "the server has made no session"),
-        (HttpResponse(200, "OK", {"sessionId": "."}), "the server has made no session"),
-        (HttpResponse(200, "OK", "hello"), "the server has made no session"),
+        (HttpResponse(200, "OK", {"id": 7}), "the server created no session"),
+        (HttpResponse(200, "OK", {"sessionId": "a\nb"}), "the server created no session"),
+        (HttpResponse(200, "OK", {"sessionId": ".."}), "the server created no session"),
+        (HttpResponse(200, "OK", {"sessionId": "."}), "the server created no session"),
+        (HttpResponse(200, "OK", "hello"), "the server created no session"),
         (Failed("nobody is there"), "nobody is there"),
     ],
 )
-def test_a_session_that_could_not_be_made_is_an_error_that_is_tried_again(answer, error):
+def test_failed_session_creation_is_a_retryable_error(answer, error):
     ((found, _),) = launch(Line(answer), an_attempt())
     assert found.error.startswith(error)
     assert found.retryable
 
 
-def test_an_id_is_no_path():
+def test_session_id_cannot_be_a_path():
     line = Line(made("../x?y"), OK)
     launch(line, an_attempt())
     assert line.sent[-1][1] == "http://127.0.0.1:1/api/sessions/..%2Fx%3Fy/messages"
@@ -132,7 +132,7 @@ def test_every_attempt_at_a_run_has_its_key():
     assert keys == [None, attempt.key, attempt.key]
 
 
-def test_with_feedback_the_server_is_told_where_to_report_and_the_run_is_awaited():
+def test_with_feedback_the_server_gets_the_callback_and_the_run_is_accepted():
     async def callback(key):
         return {"Onbeat-Callback": f"http://here/{key}", "Onbeat-Callback-Token": "t"}
 
@@ -142,7 +142,7 @@ def test_with_feedback_the_server_is_told_where_to_report_and_the_run_is_awaited
     assert line.sent[-1][3]["Onbeat-Callback"].startswith("http://here/")
 
 
-def test_an_operator_who_wants_public_addresses_only_still_has_a_server_of_their_own():
+def test_public_only_allows_the_operator_s_own_server():
     line = Line(made("a"), OK, made("b"), OK)
     mine = an_attempt(2, url="http://chat.example", persist=False)
     launch(line, an_attempt(persist=False), mine, public_only=True)
@@ -150,7 +150,7 @@ def test_an_operator_who_wants_public_addresses_only_still_has_a_server_of_their
     assert asked == {("http://127.0.0.1:1", False), ("http://chat.example", True)}
 
 
-def test_only_a_url_of_the_target_s_own_has_to_be_public():
+def test_public_only_applies_to_urls_of_targets_only():
     line = Line(made("s"), OK, made("t"), OK)
     mine = an_attempt(url="http://chat.example", public_only=True)
     launch(line, an_attempt(public_only=True), mine)
@@ -158,7 +158,7 @@ def test_only_a_url_of_the_target_s_own_has_to_be_public():
     assert line.sent[-1][1].startswith("http://chat.example/api/sessions/")
 
 
-def test_a_session_of_one_server_is_never_spoken_to_on_another():
+def test_session_of_one_server_is_never_used_on_another():
     line = Line(made("s"), OK, made("s"), OK, OK)
     mine = an_attempt(url="http://chat.example")
     launch(line, mine, an_attempt(2), an_attempt(3))
@@ -171,7 +171,7 @@ def test_a_session_of_one_server_is_never_spoken_to_on_another():
     ]
 
 
-def test_sessions_of_two_servers_that_have_the_same_id_are_two():
+def test_sessions_with_one_id_on_two_servers_are_distinct():
     gone = HttpResponse(200, "OK")
     line = Line(made("s"), OK, made("s"), OK, gone, gone)
     mine = an_attempt(2, url="http://chat.example", persist=False, feedback=True)
@@ -182,7 +182,7 @@ def test_sessions_of_two_servers_that_have_the_same_id_are_two():
     ]
 
 
-def test_what_a_run_was_alone_with_is_deleted_when_the_next_has_its_own():
+def test_ephemeral_session_is_deleted_when_the_next_run_has_its_session():
     gone = HttpResponse(404, "Not Found")
     line = Line(made("a"), OK, made("b"), OK, gone)
     launch(line, an_attempt(persist=False), an_attempt(2, persist=False), tidies=True)
@@ -195,7 +195,7 @@ def test_what_a_run_was_alone_with_is_deleted_when_the_next_has_its_own():
     ]
 
 
-def test_of_a_server_that_does_not_answer_only_one_session_is_tidied_and_no_run_waits_for_it():
+def test_unavailable_server_is_asked_to_delete_one_session_only_and_no_run_waits():
     line = Line(made("a"), OK, made("b"), OK, made("c"), OK, Failed("no answer"))
     attempts = [an_attempt(n, persist=False, feedback=True) for n in (1, 2, 3)]
     found = launch(line, *attempts, tidies=True)
@@ -203,7 +203,7 @@ def test_of_a_server_that_does_not_answer_only_one_session_is_tidied_and_no_run_
     assert [method for method, *_ in line.sent] == ["POST"] * 6 + ["DELETE"]
 
 
-def test_a_launch_that_has_no_server_says_so_and_is_not_tried_again():
+def test_launch_without_a_server_fails_without_retry():
     ((found, _),) = launch(Line(), an_attempt(), url="")
     assert (found.reason, found.retryable) == ("invalid_target", False)
 
@@ -211,24 +211,24 @@ def test_a_launch_that_has_no_server_says_so_and_is_not_tried_again():
 @pytest.mark.parametrize(
     ("session", "error"),
     [
-        ("Hello", "session: 'Hello' is no set of fields"),
+        ("Hello", "session: 'Hello' is not a set of fields"),
         ({}, "session.prompt: it is missing"),
         ({"prompt": " "}, "session.prompt: it is empty"),
         ({"prompt": 7}, "session.prompt: 7 is not a text"),
-        ({"prompt": "x", "persist": 1}, "session.persist: 1 is no answer"),
+        ({"prompt": "x", "persist": 1}, "session.persist: 1 is not a boolean"),
         ({"prompt": "x", "mode": "y"}, "session.mode: no field has this name"),
         ({"prompt": "x", "url": "ftp://x"}, "session.url: 'ftp://x' is no URL"),
         ({"prompt": "x", "url": "http://u:p@x"}, "session.url: 'x' is no URL"),
     ],
 )
-def test_a_target_that_could_never_be_sent_is_refused_when_defined(session, error):
+def test_invalid_session_target_is_refused_when_defined(session, error):
     launcher = SessionLauncher(check_url=CHECKS, url="http://127.0.0.1:1")
     with pytest.raises(InvalidSchedule) as refused:
         launcher.check(Target("session", {"session": session}))
     assert str(refused.value).startswith(error)
 
 
-def test_a_private_address_is_refused_for_who_may_only_reach_public_ones():
+def test_private_address_is_refused_with_public_only():
     launcher = SessionLauncher(check_url=CHECKS, url="http://127.0.0.1:1")
     fields = {"session": {"prompt": "x", "url": "http://127.0.0.1:2"}, "public_only": True}
     with pytest.raises(
@@ -238,19 +238,19 @@ def test_a_private_address_is_refused_for_who_may_only_reach_public_ones():
     launcher.check(Target("session", {"session": {"prompt": "x"}, "public_only": True}))
 
 
-def test_without_a_server_in_the_settings_a_target_has_to_name_one():
+def test_target_needs_a_url_without_a_server_in_the_settings():
     launcher = SessionLauncher(check_url=CHECKS, url="")
-    with pytest.raises(InvalidSchedule, match=r"session\.url: there is no chat server"):
+    with pytest.raises(InvalidSchedule, match=r"session\.url: no chat server is configured"):
         launcher.check(Target("session", {"session": {"prompt": "x"}}))
     launcher.check(Target("session", {"session": {"prompt": "x", "url": "http://127.0.0.1:2"}}))
 
 
-def test_a_prompt_that_was_sent_cannot_be_called_back():
+def test_sent_prompt_cannot_be_canceled():
     launcher = SessionLauncher(check_url=CHECKS, url="")
     assert not launcher.can_cancel(Target("session", {"session": {"prompt": "x"}}))
 
 
-def test_a_node_without_a_server_offers_to_send_only_to_those_that_targets_name():
+def test_node_without_a_server_offers_only_targets_with_a_url():
     assert SessionLauncher(check_url=CHECKS, url="").offers() == ("session:url",)
     with_one = SessionLauncher(check_url=CHECKS, url="http://127.0.0.1:1")
     assert with_one.offers() == ("session", "session:url")
@@ -259,7 +259,7 @@ def test_a_node_without_a_server_offers_to_send_only_to_those_that_targets_name(
     assert own.needs == "session:url"
 
 
-def test_a_session_that_was_for_one_run_is_never_the_schedule_s_own():
+def test_ephemeral_session_never_becomes_the_schedule_s_session():
     line = Line(made("a"), OK, made("b"), OK)
     launch(line, an_attempt(persist=False), an_attempt(2))
     assert line.sent[-1][1].endswith("/api/sessions/b/messages")

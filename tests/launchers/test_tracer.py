@@ -1,4 +1,4 @@
-"""The tracer that Kodosumi's entry points get on Ray: what it writes, and which functions get one."""
+"""The tracer for Kodosumi's entry points on Ray: its output, and the functions that get one."""
 
 import asyncio
 import inspect
@@ -38,14 +38,16 @@ class Odd:
         ("warning", ["careful"], "warning: careful\n"),
     ],
 )
-def test_each_method_and_its_twin_write_a_message_after_its_kind(capsys, method, given, said):
+def test_each_tracer_method_and_its_sync_variant_write_a_message_with_its_kind(
+    capsys, method, given, said
+):
     getattr(Tracer(), f"{method}_sync")(*given)
     assert capsys.readouterr().out == said
     asyncio.run(getattr(Tracer(), method)(*given))
     assert capsys.readouterr().out == said
 
 
-def test_a_warning_has_the_traceback_if_wanted(capsys):
+def test_warning_has_the_traceback_if_requested(capsys):
     try:
         json.loads("{")
     except ValueError:
@@ -57,7 +59,7 @@ def test_a_warning_has_the_traceback_if_wanted(capsys):
 
 def test_what_needs_a_panel_is_refused_with_where_it_can_run():
     for asking in (Tracer().lock("approve", {"a": 1}, timeout=3), Tracer().fs()):
-        with pytest.raises(NotCallable, match="leave entry_point out"):
+        with pytest.raises(NotCallable, match="remove entry_point"):
             asyncio.run(asking)
 
 
@@ -87,7 +89,7 @@ def test_only_functions_with_a_parameter_tracer_are_called_as_kodosumi_does(
         assert isinstance(found[name], Tracer) if value is Tracer else found[name] == value
 
 
-def test_results_that_are_plain_stay_as_they_are():
+def test_plain_results_stay_unchanged():
     for found in (None, 1, "a", {"a": [1]}):
         assert as_plain(found) == found
     assert as_plain(Text) is Text  # a class has the method, too, and is not a result

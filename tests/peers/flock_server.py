@@ -1,4 +1,4 @@
-"""A Flock server with one agent and no model: it writes down what its context tells of the trigger.
+"""A Flock server with one agent and no model: it records the trigger in its context.
 
 Run by a Python that has flock-core: `python flock_server.py PORT FILE`.
 """

@@ -1,4 +1,4 @@
-"""A real Kodosumi panel with a small flow, and Onbeat beside it: run in namespaces of its own.
+"""A real Kodosumi panel with a small flow, and Onbeat beside it: run in separate namespaces.
 
     python -m tests.peers.kodosumi FOLDER     with KODOSUMI_PYTHON in the environment
 
@@ -96,7 +96,7 @@ class Peer:
             return json.loads(answer.read() or b"null")
 
     def make_timer(self):
-        """Have a role for the timer, and wait until the panel knows the flow."""
+        """Create a role for the timer, and wait until the panel knows the flow."""
         key = self.ask("POST", "/api/login", {"name": "admin", "password": "sesame-1"})[
             "KODOSUMI_API_KEY"
         ]
@@ -138,7 +138,7 @@ def await_answer(url):
 
 
 async def play(folder):
-    """Launch the flow in three ways; return what became of each run."""
+    """Launch the flow in three ways; return the outcome of each run."""
     (folder / "secrets").mkdir()
     (folder / "secrets" / "panel").write_text("sesame-2")
     settings = Settings(
@@ -170,7 +170,7 @@ async def play(folder):
 
 
 async def status_of(beat, row):
-    """Return what the panel says of a run, as far as it has one."""
+    """Return the panel's record of a run, if it has one."""
     if row.external_id is None:
         return ""
     panel = launcher_of(beat, "flow")._panel

@@ -1,4 +1,4 @@
-"""A real Flock server: its agent sees the ticks that Onbeat sends as those of a timer of its own.
+"""A real Flock server: its agent sees the ticks that Onbeat sends as those of its timer.
 
 `FLOCK_PYTHON=/path/to/python pytest tests/peers/test_flock.py`, with a Python that has flock-core.
 """
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(not PYTHON, reason="FLOCK_PYTHON names no Python
 
 @pytest.fixture
 def flock(tmp_path):
-    """Start a server; return its URL and what its agent wrote down."""
+    """Start a server; return its URL and what its agent recorded."""
     port, told, said = free_port(), tmp_path / "told", tmp_path / "said"
     script = Path(__file__).parent / "flock_server.py"
     environment = {"PATH": os.defpath, "HOME": str(tmp_path), "OTEL_SDK_DISABLED": "true", "FLOCK_AUTO_TRACE": "false"}  # fmt: skip
@@ -49,7 +49,7 @@ def flock(tmp_path):
     running.wait(30)
 
 
-def test_its_agent_sees_each_tick_as_one_of_a_timer(flock, tmp_path):
+def test_agent_of_a_flock_server_sees_each_tick_as_a_timer_tick(flock, tmp_path):
     url, told = flock
     clock = ManualClock("2026-01-01T12:00:00Z")
 

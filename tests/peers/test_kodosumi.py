@@ -19,7 +19,7 @@ ALONE = [
     "--mount-proc",
     "--fork",
     "--kill-child",
-]  # what it starts ends with it
+]  # its children end with it
 
 pytestmark = [
     pytest.mark.skipif(not PYTHON, reason="KODOSUMI_PYTHON names no Python that has kodosumi"),
@@ -29,7 +29,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def seen():
-    """What became of a run that went well, one that was refused, and one that was canceled."""
+    """Outcomes of a successful, a refused and a canceled run."""
     if subprocess.run([*ALONE, "true"], check=False, capture_output=True).returncode:
         pytest.skip("no network namespace can be made here")
     folder = tempfile.mkdtemp(prefix="ko")  # Ray has sockets in it: a short name
@@ -57,7 +57,7 @@ def test_inputs_that_the_flow_refuses_are_a_failed_launch(seen):
     assert "query: Please give me a query." in run["error"]
 
 
-def test_a_run_that_is_canceled_is_ended_on_the_panel(seen):
+def test_canceled_run_is_canceled_on_the_panel(seen):
     run = seen["canceled"]
     assert run["status"] == "CANCELED"
     assert run["fid"]

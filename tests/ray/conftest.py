@@ -1,4 +1,4 @@
-"""A Ray cluster for the tests of this folder, in a network namespace that has nothing but `lo`."""
+"""A Ray cluster for these tests, in a network namespace that has only `lo`."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ except ModuleNotFoundError:
 
 
 def pytest_collection_modifyitems(items):
-    """Skip, on a laptop, what cannot be run there; in CI that is a failure."""
+    """Skip a test that cannot run here; in CI that is a failure."""
     why = None
     if Cluster is None:
         why = "ray is not installed (make .venv/ray.stamp)"
@@ -56,7 +56,7 @@ def start_cluster(folder, **head):
 
 @pytest.fixture(scope="session")
 def ray_folder():
-    """A short one: a Unix socket in it has a long name already."""
+    """A short path, since the names of Unix sockets in it are long."""
     folder = Path(f"/tmp/ob{os.getpid()}")
     folder.mkdir(exist_ok=True)
     return folder
@@ -70,7 +70,7 @@ def cluster(ray_folder):
 
 
 class RayHarness:
-    """A scheduler with a cluster, and what a test asks of both."""
+    """A scheduler with a cluster, and helpers for both."""
 
     def __init__(self, folder, address):
         self.folder, self.address = folder, address

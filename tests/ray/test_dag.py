@@ -37,7 +37,7 @@ def play(world, nodes, edges=()):
     return asyncio.run(asyncio.wait_for(whole(), 100))
 
 
-def test_nodes_run_in_topological_order_and_get_what_those_before_them_returned(world):
+def test_nodes_run_in_topological_order_and_get_the_results_of_their_dependencies(world):
     run = play(world, NODES, EDGES)
     assert (run.status, run.error) == ("SUCCESS", None)
     assert run.result == {
@@ -63,7 +63,7 @@ def test_another_attempt_at_a_dag_runs_it_again(world):
     assert second.result == {"once": "done"}
 
 
-def test_independent_nodes_run_side_by_side(world):
+def test_independent_nodes_run_in_parallel(world):
     path = str(world.witness_file)
     both = [
         {
@@ -77,7 +77,7 @@ def test_independent_nodes_run_side_by_side(world):
     assert run.result == {"left": "left", "right": "right"}
 
 
-def test_a_node_that_fails_fails_the_run_and_what_is_after_it_does_not_begin(world):
+def test_failed_node_fails_the_run_and_its_dependents_do_not_start(world):
     path = world.witness_file
     nodes = [
         {"id": "fetch", "python": "tests.ray.work:fail"},
@@ -98,11 +98,11 @@ def test_a_node_that_fails_fails_the_run_and_what_is_after_it_does_not_begin(wor
     ("dag", "told"),
     [
         ({}, "nodes: there are none"),
-        ({"nodes": ["fetch"]}, r"nodes\[0\]: 'fetch' is no node"),
+        ({"nodes": ["fetch"]}, r"nodes\[0\]: 'fetch' is not a node"),
         ({"nodes": [{"python": "a:b"}]}, r"nodes\[0\].id: it is missing"),
         (
             {"nodes": [{"id": "a", "python": "b"}]},
-            r"nodes\[0\].python: 'b' names no function \(module:function\)",
+            r"nodes\[0\].python: 'b' does not name a function \(module:function\)",
         ),
         ({"nodes": [{"id": "a", "python": "b:c"}] * 2}, r"nodes\[1\].id: two nodes are called 'a'"),
         (
@@ -111,15 +111,15 @@ def test_a_node_that_fails_fails_the_run_and_what_is_after_it_does_not_begin(wor
         ),
         (
             {"nodes": [{"id": "a", "python": "b:c", "inputs": 1}]},
-            r"nodes\[0\].inputs: 1 is no set of names",
+            r"nodes\[0\].inputs: 1 is not a set of names",
         ),
         (
             {"nodes": [{"id": "a", "python": "b:c", "cpus": "x"}]},
-            r"nodes\[0\].cpus: 'x' is no number",
+            r"nodes\[0\].cpus: 'x' is not a number",
         ),
         (
             {"nodes": [{"id": "a", "python": "b:c", "after": "a"}]},
-            "nodes: they wait for each other: a -> a",
+            "nodes: circular dependency: a -> a",
         ),
         ({"nodes": [{"id": "a", "python": "b:c"}], "edges": [1]}, r"edges\[0\]: 1 is none"),
         (
@@ -128,12 +128,12 @@ def test_a_node_that_fails_fails_the_run_and_what_is_after_it_does_not_begin(wor
         ),
     ],
 )
-def test_a_dag_that_no_cluster_could_run_is_refused_with_where_and_why(dag, told):
+def test_invalid_dag_is_refused_with_place_and_reason(dag, told):
     with pytest.raises(ValueError, match=told):
         read_dag(dag)
 
 
-def test_such_a_dag_fails_its_run_at_once(world):
+def test_invalid_dag_fails_its_run_immediately(world):
     run = play(world, [{"id": "a", "action": "count"}])
     assert (run.status, run.reason) == ("FAILED", "invalid_target")
-    assert run.error == "nodes[0].python: None names no function (module:function)"
+    assert run.error == "nodes[0].python: None does not name a function (module:function)"

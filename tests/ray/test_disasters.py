@@ -57,7 +57,7 @@ def until(holds, what):
 
 
 async def define(world):
-    """Have a hundred schedules that are due in a moment; a third of them on the node that dies."""
+    """Define a hundred schedules that are due soon; a third of them on the node that dies."""
     path, due = str(world.witness_file), rfc3339(int(time.time()) + 3)
     schedules = []
     for n in range(RUNS):
@@ -80,7 +80,7 @@ async def rows(world):
     return found
 
 
-def test_every_run_ends_decided_and_none_starts_twice_whoever_is_killed(tmp_path, three_nodes):
+def test_every_run_is_decided_and_none_starts_twice_whatever_is_killed(tmp_path, three_nodes):
     world = RayHarness(tmp_path, three_nodes.address)
     asyncio.run(define(world))
     scheduler = Scheduler(world)
@@ -112,14 +112,14 @@ def test_every_run_ends_decided_and_none_starts_twice_whoever_is_killed(tmp_path
     begun = Counter(key for key, *_ in world.witnesses())
     assert set(begun.values()) == {1}
     assert {row.key for row in found if row.status == "SUCCESS"} <= begun.keys()
-    # What was running when the scheduler was killed was found again: only killed workers lose runs.
+    # Runs in progress when the scheduler was killed were reattached: only killed workers lose runs.
     lost = [row for row in found if row.status == "FAILED"]
     assert 1 <= len(lost) <= 15
     assert in_the_middle & {row.key for row in found if row.status == "SUCCESS"}
     assert any(row.attempt > 1 and row.status == "SUCCESS" for row in found)
 
 
-def test_a_run_whose_cluster_dies_is_decided_when_its_lease_is_over(tmp_path, ray_folder):
+def test_run_of_a_dead_cluster_is_decided_when_its_lease_expires(tmp_path, ray_folder):
     cluster = start_cluster(ray_folder, num_cpus=2)
     world = RayHarness(tmp_path, cluster.address)
 
@@ -134,7 +134,7 @@ def test_a_run_whose_cluster_dies_is_decided_when_its_lease_is_over(tmp_path, ra
 
     try:
         run = play(world, story, ray_lease=6_000)
-    finally:  # in order, it would look for what is dead
+    finally:  # a normal stop would look for dead processes
         cluster.head_node.kill_all_processes(check_alive=False, allow_graceful=False)
     assert (run.status, run.reason) == ("FAILED", "lost")
     assert "it was started zero or one times" in run.error

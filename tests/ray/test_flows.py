@@ -51,7 +51,7 @@ def shown_by(cluster):
 
 
 @pytest.mark.req("K1", "K40")
-def test_a_flow_with_an_entry_point_has_a_runner_of_its_own_that_says_who_started_it(world):
+def test_flow_with_an_entry_point_has_a_runner_that_names_its_cause(world):
     async def story(beat, clock):
         clock.advance("1h")
         beat.wake()
@@ -126,14 +126,14 @@ def test_a_tracer_may_be_passed_to_tasks_of_ray(world):
     assert lines == ["text: begins", "result: a task looked for cats", "warning: ends"]
 
 
-def test_a_flow_that_asks_a_person_fails_on_ray_and_says_where_it_can_run(world):
+def test_flow_that_waits_for_a_person_fails_on_ray_with_a_hint(world):
     run = play(world, played_once, function="asks_a_person")
     assert (run.status, run.attempt) == ("FAILED", 1)
     assert "tracer.lock('approve') waits for an answer on the panel" in run.error
     assert "leave entry_point out" in run.error
 
 
-def test_the_log_says_launched_when_the_cluster_has_begun_the_run(world):
+def test_launched_is_logged_when_the_cluster_has_started_the_run(world):
     async def story(beat, clock):
         await played_once(beat, clock)
         return (world.folder / "timer.log").read_text()
@@ -143,7 +143,7 @@ def test_the_log_says_launched_when_the_cluster_has_begun_the_run(world):
     assert told.count("is launched") == 1
 
 
-def test_each_execution_has_a_runner_of_its_own_with_its_function_and_a_tracer(world):
+def test_each_execution_has_a_separate_runner_with_its_function_and_a_tracer(world):
     async def story(beat, clock):
         for _ in range(3):
             clock.advance("1h")
@@ -157,7 +157,7 @@ def test_each_execution_has_a_runner_of_its_own_with_its_function_and_a_tracer(w
     assert all("markdown: # A title" in logs(world, run) for run in runs)
 
 
-def test_the_log_does_not_say_launched_while_there_is_no_cluster(world):
+def test_launched_is_not_logged_without_a_cluster(world):
     async def story(beat, clock):
         clock.advance("1h")
         beat.wake()
@@ -170,6 +170,6 @@ def test_the_log_does_not_say_launched_while_there_is_no_cluster(world):
 
     world.address = "127.0.0.1:1"
     run, told = play(world, story)
-    assert "there is no Ray cluster at 127.0.0.1:1: Connection refused" in run.error
+    assert "no Ray cluster at 127.0.0.1:1: Connection refused" in run.error
     assert "is being launched" in told
     assert "is launched" not in told

@@ -1,4 +1,4 @@
-"""Functions on a real Ray cluster: what comes back, and what ends them."""
+"""Functions on a real Ray cluster: their results, and how they end."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ def test_a_function_runs_on_the_cluster_and_its_result_and_output_come_back(worl
     assert run.log_tail == "adding 2 and 3\nand a child\nand an error\n"
 
 
-def test_what_it_raises_is_the_error_of_the_run_and_its_trace_the_output(world):
+def test_exception_is_the_error_of_the_run_and_its_traceback_the_output(world):
     async def story(beat):
         return await run_once(world, beat, on_ray("fail"))
 
@@ -49,17 +49,17 @@ def test_what_it_raises_is_the_error_of_the_run_and_its_trace_the_output(world):
 @pytest.mark.parametrize(
     ("function", "told"),
     [
-        ("odd", "it returned {1, 2}: that is no JSON"),
+        ("odd", "it returned {1, 2}: which is not JSON"),
         ("leave", "SystemExit: 3"),
         ("nowhere", "tests.ray.work:nowhere cannot be imported on the cluster"),
         ("add", "missing a required argument: 'a'"),
-        ("half_a_character", "that is no JSON"),
-        ("large", "it returned 100002 bytes: 65536 at most are kept of a result"),
+        ("half_a_character", "which is not JSON"),
+        ("large", "it returned 100002 bytes; a result has 65536 at most"),
         ("raise_half_a_character", "ValueError: ?"),
         ("raise_mute", "Mute"),
     ],
 )
-def test_whatever_else_goes_wrong_is_told(world, function, told):
+def test_other_failures_are_reported(world, function, told):
     async def story(beat):
         return await run_once(world, beat, on_ray(function))
 
@@ -68,7 +68,7 @@ def test_whatever_else_goes_wrong_is_told(world, function, told):
     assert told in run.error
 
 
-def test_a_run_ends_whatever_it_does_to_its_own_output_and_so_does_the_next(world):
+def test_run_that_replaces_its_output_ends_and_so_does_the_next(world):
     async def story(beat):
         return [
             (await run_once(world, beat, on_ray(function))).status
@@ -78,7 +78,7 @@ def test_a_run_ends_whatever_it_does_to_its_own_output_and_so_does_the_next(worl
     assert play(world, story) == ["FAILED", "SUCCESS", "SUCCESS"]
 
 
-def test_the_file_that_it_prints_to_has_all_of_it_when_it_has_ended(world):
+def test_output_file_is_complete_when_the_run_has_ended(world):
     async def story(beat):
         run = await run_once(world, beat, on_ray("chatter", inputs={"path": ""}))
         return run, output_path(world.settings().output_folder, run.run_id, 1).read_text()
@@ -89,7 +89,7 @@ def test_the_file_that_it_prints_to_has_all_of_it_when_it_has_ended(world):
     assert printed.endswith("ValueError: and last\n")
 
 
-def test_who_cancels_a_run_while_no_scheduler_is_up_has_it_ended_by_the_next(world):
+def test_run_canceled_while_down_is_canceled_by_the_next_scheduler(world):
     async def first(beat):
         inputs = {"path": str(world.witness_file)}
         await beat.define(read_schedule("it", on_ray("wait", inputs=inputs)))
@@ -117,7 +117,7 @@ def test_who_cancels_a_run_while_no_scheduler_is_up_has_it_ended_by_the_next(wor
     assert not is_running(int(world.witnesses()[0][3]))
 
 
-def test_a_function_is_told_of_its_run(world):
+def test_function_gets_its_run(world):
     async def story(beat):
         return await run_once(world, beat, on_ray("tell"))
 
@@ -125,7 +125,7 @@ def test_a_function_is_told_of_its_run(world):
     assert run.result == {"key": run.key, "attempt": 1, "iteration": 1, "triggered_by": "manual"}
 
 
-def test_each_attempt_at_a_run_has_a_runner_of_its_own(world):
+def test_each_attempt_has_a_separate_runner(world):
     async def story(beat):
         fields = on_ray("flaky", inputs={"path": str(world.witness_file)}, retry=["0s"])
         return await run_once(world, beat, fields)
@@ -135,7 +135,7 @@ def test_each_attempt_at_a_run_has_a_runner_of_its_own(world):
     assert [line[2] for line in world.witnesses()] == ["1", "2"]
 
 
-def test_a_timeout_really_stops_it(world):
+def test_timeout_stops_the_function(world):
     async def story(beat):
         inputs = {"path": str(world.witness_file), "seconds": 600}
         fields = on_ray("work", inputs=inputs, timeout="6s", cancel_grace="0s")
@@ -149,7 +149,7 @@ def test_a_timeout_really_stops_it(world):
     assert not still_there
 
 
-def test_a_run_that_is_canceled_may_end_by_itself_and_then_is_gone(world):
+def test_canceled_run_may_end_within_its_grace_and_its_runner_is_removed(world):
     async def story(beat):
         await beat.define(
             read_schedule("it", on_ray("wait", inputs={"path": str(world.witness_file)}))
@@ -166,7 +166,7 @@ def test_a_run_that_is_canceled_may_end_by_itself_and_then_is_gone(world):
     assert not still_there
 
 
-def test_a_worker_that_dies_takes_its_run_with_it_which_is_lost_and_not_started_again(world):
+def test_run_of_a_dead_worker_is_lost_and_not_started_again(world):
     async def story(beat):
         return await run_once(
             world, beat, on_ray("die", inputs={"path": str(world.witness_file)}, retry=["0s"])
@@ -178,18 +178,18 @@ def test_a_worker_that_dies_takes_its_run_with_it_which_is_lost_and_not_started_
     assert len(world.witnesses()) == 1
 
 
-def test_a_run_whose_worker_died_is_started_again_where_that_is_wanted(world):
+def test_run_of_a_dead_worker_is_started_again_with_on_lost_retry(world):
     async def story(beat):
         return await run_once(
             world, beat, on_ray("die", inputs={"path": str(world.witness_file)}, on_lost="retry")
         )
 
     run = play(world, story)
-    assert (run.status, run.reason) == ("FAILED", "lost")  # it may be what ends its nodes
+    assert (run.status, run.reason) == ("FAILED", "lost")  # it may be what kills its nodes
     assert len(world.witnesses()) == run.attempt > 1
 
 
-def test_what_needs_more_than_the_cluster_has_waits_and_says_so_until_it_is_canceled(world):
+def test_run_that_needs_more_than_the_cluster_has_waits_with_a_message(world):
     async def story(beat):
         await beat.define(read_schedule("it", on_ray("tell", resources={"unobtainium": 1})))
         started = await beat.start("it")
@@ -204,7 +204,7 @@ def test_what_needs_more_than_the_cluster_has_waits_and_says_so_until_it_is_canc
     assert run.status == "CANCELED"
 
 
-def test_nothing_is_left_on_the_cluster_of_runs_that_are_over(world):
+def test_ended_runs_leave_nothing_on_the_cluster(world):
     async def story(beat):
         await run_once(world, beat, on_ray("tell"))
         return await settled_runners(world, beat)
@@ -212,7 +212,7 @@ def test_nothing_is_left_on_the_cluster_of_runs_that_are_over(world):
     assert play(world, story) == []
 
 
-def test_a_cluster_that_is_not_there_leaves_a_run_waiting_and_nothing_is_lost(tmp_path, world):
+def test_missing_cluster_makes_a_run_wait_without_loss(tmp_path, world):
     async def story(beat):
         await beat.define(read_schedule("it", on_ray("tell")))
         started = await beat.start("it")
@@ -225,10 +225,10 @@ def test_a_cluster_that_is_not_there_leaves_a_run_waiting_and_nothing_is_lost(tm
 
     run = play(world, story, ray_address="127.0.0.1:1")
     assert (run.status, run.reason) == ("ENQUEUED", "busy")
-    assert "there is no Ray cluster at 127.0.0.1:1" in run.error
+    assert "no Ray cluster at 127.0.0.1:1" in run.error
 
 
-def test_what_an_earlier_node_started_goes_on_and_is_found_again_when_it_stops_in_order(world):
+def test_run_of_a_stopped_node_continues_and_is_reattached(world):
     path = str(world.witness_file)
 
     async def first(beat):
@@ -248,7 +248,7 @@ def test_what_an_earlier_node_started_goes_on_and_is_found_again_when_it_stops_i
     assert len(world.witnesses()) == 1
 
 
-def test_the_state_of_a_runner_tells_whose_it_is_and_what_for(world):
+def test_state_of_a_runner_names_its_run(world):
     async def story(beat):
         inputs = {"path": str(world.witness_file), "seconds": 3}
         await beat.service.define(
@@ -266,7 +266,7 @@ def test_the_state_of_a_runner_tells_whose_it_is_and_what_for(world):
     assert found["schedule_key"] == "reports/daily"
 
 
-def test_the_process_that_is_connected_to_the_cluster_may_die_and_nobody_notices(world):
+def test_crash_of_the_gateway_does_not_affect_runs(world):
     async def story(beat):
         fields = on_ray("work", inputs={"path": str(world.witness_file), "seconds": 4})
         await beat.define(read_schedule("it", fields))
@@ -281,7 +281,7 @@ def test_the_process_that_is_connected_to_the_cluster_may_die_and_nobody_notices
 
 
 def is_running(pid, patience=3):
-    """Return whether a process is there: a cluster takes a moment to reap one that has ended."""
+    """Return whether a process exists: a cluster takes a moment to reap an ended one."""
     until = time.monotonic() + patience
     while time.monotonic() < until:
         try:

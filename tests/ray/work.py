@@ -1,4 +1,4 @@
-"""What the tests have done on a cluster. Whatever begins leaves a line in the witness file."""
+"""Functions that the tests run on a cluster. Each leaves a line in the witness file."""
 
 import asyncio
 import os
@@ -59,7 +59,7 @@ async def report(inputs, tracer):
 
 
 def plain_report(inputs: dict, tracer):
-    """One that is not async, and passes its tracer to a task of Ray."""
+    """A plain function that passes its tracer to a task of Ray."""
     import ray  # noqa: PLC0415 - it is there wherever this runs
 
     tracer.text_sync("begins")
@@ -118,7 +118,7 @@ def longest(after):
 
 
 def sleep_until_both(path, name, other):
-    """Return once the other node has begun as well: they run side by side, or never end."""
+    """Return once the other node has begun as well: they run in parallel, or never end."""
     Path(f"{path}.{name}").touch()
     for _ in range(300):
         if Path(f"{path}.{other}").exists():

@@ -1,4 +1,4 @@
-"""A scheduler with a clock that tests turn, and commands that are only written down."""
+"""A scheduler with a fake clock, and a launcher that only records commands."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from onbeat.testing import ManualClock, RecordingLauncher
 
 
 class Commands(RecordingLauncher):
-    """Writes commands down, and refuses what the real launcher would refuse."""
+    """Records commands, and refuses what the real launcher refuses."""
 
     def __init__(self, folder):
         super().__init__(self.answer)
@@ -29,7 +29,7 @@ class Commands(RecordingLauncher):
 
 
 class SystemHarness:
-    """What a test of a system has."""
+    """The fixtures of a test of a system."""
 
     def __init__(self, folder):
         self.clock = ManualClock("2026-01-01T12:00:00Z")
@@ -46,7 +46,7 @@ class SystemHarness:
         return [(row.status, row.reason) for row in reversed(rows)]
 
     def play(self, story):
-        """Run a story of this world to its end; return what it returns."""
+        """Run a story of this world; return its result."""
 
         async def whole():
             async with self.beat:

@@ -379,7 +379,7 @@ class Sessions(Week):
         await super().open()
 
     async def look(self):
-        await self.beat.systems.sessions.look()
+        await self.beat.systems.sessions.reconcile()
 
     async def put(self, slug, **schedule):
         given = {"prompt": f"{slug}!", "enabled": True, "schedule": schedule}

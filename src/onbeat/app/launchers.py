@@ -68,7 +68,7 @@ class LauncherSet:
         self.ray = _on_ray(settings, store, partial(output_path, self.output))
         self.flows = _flows(settings, requests, store)
         self.sessions = _sessions(settings, requests, store, address)
-        self.listeners: list[Listener] = [self.ray.heard, self.flows.heard]
+        self.listeners: list[Listener] = [self.ray.on_events, self.flows.on_events]
         self.executor = _executor(  # of workflows; None: the settings name none
             settings, requests, Tokens(store), address, execute, run_dag=self.ray.run_dag
         )
@@ -158,7 +158,7 @@ def _on_ray(
         working_dir=str(Path(folder).expanduser().absolute()) if folder else "",
         lease=settings.ray_lease / 1000,
     )
-    return RayLauncher(link, books=store, path_of=path_of)
+    return RayLauncher(link, records=store, path_of=path_of)
 
 
 def _sessions(

@@ -48,7 +48,7 @@ class RunningSystems:
         workflows = None if launchers.executor is None else self.workflows
         self.flows = _flows(settings, service, launchers)  # None: no exposes
         if self.flows is not None:
-            launchers.ray.on_begun = self.flows.begun
+            launchers.ray.on_begun = self.flows.on_begun
         self.artifacts = Offers(service)  # for the agents of programs on this database
         candidates = (workflows, self.timers, prompts, ray, self.flows)
         self._background: list[BackgroundSystem] = [each for each in candidates if each is not None]
@@ -58,21 +58,21 @@ class RunningSystems:
         """Start each system that has not started: this process is the node, and has no plan yet."""
         for each in self._background:
             if each not in self._started:
-                await each.begin()
+                await each.start()
                 self._started.append(each)
 
     async def stop(self) -> None:
         """Stop what was started, in reverse order. A failure is logged, and the rest is stopped."""
         while self._started:
             try:
-                await self._started.pop().end()
+                await self._started.pop().stop()
             except (OnbeatError, OSError) as failed:
                 log.warning("a system did not stop cleanly: %s", failed)
 
     def on_events(self, at: int, events: Sequence[Event]) -> None:
         """Pass committed events to the systems."""
         for each in self._started:
-            each.heard(at, events)
+            each.on_events(at, events)
 
 
 class PeriodicCleanup:
@@ -81,15 +81,15 @@ class PeriodicCleanup:
     def __init__(self, name: str, tidy: Callable[[], Awaitable[None]]) -> None:
         self._keeper = PeriodicTask(name, tidy, every=TIDIED_EVERY)
 
-    async def begin(self) -> None:
-        self._keeper.begin()
+    async def start(self) -> None:
+        self._keeper.start()
 
-    def heard(self, at: int, events: Sequence[Event]) -> None:  # noqa: ARG002 - a listener
+    def on_events(self, at: int, events: Sequence[Event]) -> None:  # noqa: ARG002 - a listener
         """Wake up when a run was canceled or has failed."""
         if any(isinstance(event, (RunCanceled, RunFailed)) for event in events):
             self._keeper.wake()
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         await self._keeper.abandon()
 
 

@@ -1,1 +1,1 @@
-"""Front ends with a vocabulary and defaults of their own: they translate, the core decides."""
+"""Front ends with their own vocabulary and defaults: they translate, the core decides."""

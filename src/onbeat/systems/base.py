@@ -1,4 +1,4 @@
-"""Systems that work beside a node: they keep files of their own and the store in step."""
+"""What systems share: their life cycle beside a node, and periodic background work."""
 
 import asyncio
 import logging
@@ -13,68 +13,67 @@ log = logging.getLogger("onbeat.systems")
 
 
 class BackgroundSystem(Protocol):
-    """A system that is at work for as long as a node is up."""
+    """A system that runs in the background while a node is up."""
 
-    async def begin(self) -> None:
-        """Have the store be as the system's files say: nothing is planned before that."""
+    async def start(self) -> None:
+        """Bring the store in step with the system's files; nothing is planned before that."""
 
-    def heard(self, at: int, events: Sequence[Event]) -> None:
-        """Hear of what was committed in this process. It must not take long, nor raise."""
+    def on_events(self, at: int, events: Sequence[Event]) -> None:
+        """Handle events committed by this process. It must be quick and must not raise."""
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """Bring the files up to date, and stop."""
 
 
 class PeriodicTask:
-    """Does a step again and again: when it is woken, and after `every` seconds at the latest.
+    """Runs a step periodically: when woken, and after `every` seconds at the latest.
 
-    A step that fails is told in the log, once for each reason, and is done again: each has to be
-    one that may be.
+    A failing step is logged, once for each reason, and retried; a step must be safe to repeat.
     """
 
     def __init__(self, name: str, step: Callable[[], Awaitable[None]], *, every: float) -> None:
         self._name, self._step, self._every = name, step, every
-        self._woken = asyncio.Event()
-        self._at_work: asyncio.Task[None] | None = None
-        self._told = ""
+        self._wake_up = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._last_problem = ""
 
-    def begin(self) -> None:
-        """Begin, unless it has."""
-        if self._at_work is None:
-            self._at_work = asyncio.create_task(self._work())
+    def start(self) -> None:
+        """Start the task, unless it is running."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._work())
 
     def wake(self) -> None:
-        """Have it do a step at once, or another after the one that it does."""
-        self._woken.set()
+        """Run a step now, or once more after the step that is running."""
+        self._wake_up.set()
 
-    async def end(self) -> None:
-        """Stop, between two steps."""
-        if self._at_work is not None:
-            task, self._at_work = self._at_work, None
-            self._woken.set()
+    async def stop(self) -> None:
+        """Stop between two steps."""
+        if self._task is not None:
+            task, self._task = self._task, None
+            self._wake_up.set()
             await asyncio.wait([task])
 
     async def abandon(self) -> None:
-        """Stop, in the middle of a step if there is one."""
-        if self._at_work is not None:
-            self._at_work.cancel()
-            await self.end()
+        """Stop, even in the middle of a step."""
+        if self._task is not None:
+            self._task.cancel()
+            await self.stop()
 
     async def _work(self) -> None:
-        while self._at_work is not None:
+        while self._task is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._every):
-                    await self._woken.wait()
-            self._woken.clear()
-            if self._at_work is None:
+                    await self._wake_up.wait()
+            self._wake_up.clear()
+            if self._task is None:
                 return
             try:
                 await self._step()
-                self._told = ""
+                self._last_problem = ""
             except (OnbeatError, OSError) as failed:
-                if str(failed) != self._told:
-                    self._told = str(failed)
-                    told = "%s: %s (tried again every %g s)"
-                    log.warning(told, self._name, failed, self._every)
+                if str(failed) != self._last_problem:
+                    self._last_problem = str(failed)
+                    message = "%s: %s (retried every %g s)"
+                    log.warning(message, self._name, failed, self._every)
             except Exception:
                 log.exception("%s: this is a defect", self._name)

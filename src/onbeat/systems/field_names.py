@@ -1,4 +1,4 @@
-"""Refusals, told in the words of a system."""
+"""Errors that name fields as a system does."""
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -8,21 +8,21 @@ from onbeat.core.triggers.codec import check_names
 from onbeat.errors import InvalidSchedule, shown
 
 
-def check_fields(given: object, known: AbstractSet[str]) -> None:
-    """Refuse what is no set of fields, and names that are not known."""
-    if not isinstance(given, Mapping):
+def check_fields(value: object, known: AbstractSet[str]) -> None:
+    """Refuse a value that is not a mapping, and unknown field names."""
+    if not isinstance(value, Mapping):
         hint = f"fields by name: {', '.join(sorted(known))}"
-        raise InvalidSchedule("", f"{shown(given)} is no set of fields", hint=hint)
-    check_names(given, known)
+        raise InvalidSchedule("", f"{shown(value)} is not a set of fields", hint=hint)
+    check_names(value, known)
 
 
 @contextmanager
-def renamed_errors(words: Mapping[str, str]) -> Iterator[None]:
-    """Let a refusal from within name its field as the system does: `{"cron": "cron_expr"}`."""
+def renamed_errors(names: Mapping[str, str]) -> Iterator[None]:
+    """Rename the fields of errors raised within: `{"cron": "cron_expr"}` names the system's."""
     try:
         yield
     except InvalidSchedule as refused:
-        for ours, theirs in words.items():
+        for ours, theirs in names.items():
             rest = refused.field.removeprefix(ours)
             if refused.field.startswith(ours) and rest[:1] in ("", ".", "["):
                 field = theirs + rest

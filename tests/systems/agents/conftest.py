@@ -1,4 +1,4 @@
-"""An orchestrator with a clock that tests turn, and types of artifacts for them to publish."""
+"""An orchestrator with a fake clock, and types of artifacts to publish."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from onbeat.agents import Orchestrator
 from onbeat.testing import ManualClock
 
-SOON = 20  # seconds: far more than anything here takes
+SOON = 20  # seconds: longer than any test takes
 
 
 class LogEntry(BaseModel):
@@ -33,20 +33,20 @@ def instant(text):
 
 
 class AgentsHarness:
-    """It is noon on the first of January, 2026, in UTC. Several lives may share a database."""
+    """Starts at noon on 2026-01-01, UTC. Several starts may share a database."""
 
     def __init__(self, database="sqlite://"):
         self.database, self.clock = database, ManualClock("2026-01-01T12:00:00Z")
         self.reborn()
 
     def reborn(self):
-        """Have a new orchestrator, as a program has that was started again."""
+        """Create a new orchestrator, as after a restart of the program."""
         self.its = Orchestrator(self.database, clock=self.clock)
         self.seen = []
         return self.its
 
     def agent(self, name="daily", *, engine=None, publishes=(Report,)):
-        """Return an agent that writes down the contexts it was given."""
+        """Return an agent that records its contexts."""
 
         async def note(ctx):
             self.seen.append(ctx)
@@ -55,7 +55,7 @@ class AgentsHarness:
 
     async def passes(self, *lengths):
         for length in lengths:
-            await self.its.beat.settle()  # what is launched while the clock is set is late
+            await self.its.beat.settle()  # a launch while the clock is set would be late
             self.clock.advance(length)
             await self.its.beat.settle()
 
@@ -63,11 +63,11 @@ class AgentsHarness:
         return list(reversed(await self.its.history(agent)))
 
     def fired(self):
-        """Return when the runs that were seen were planned for."""
+        """Return the planned times of the recorded runs."""
         return [f"{ctx.fire_time:%H:%M:%S}" for ctx in self.seen]
 
     def play(self, story):
-        """Run a story of this world to its end; return what it returns."""
+        """Run a story of this world; return its result."""
 
         async def whole():
             async with self.its:
@@ -83,7 +83,7 @@ def world():
 
 @pytest.fixture
 def new_york(monkeypatch):
-    """Have this process be far from UTC."""
+    """Set a time zone far from UTC."""
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "America/New_York")
         time.tzset()

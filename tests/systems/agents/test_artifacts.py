@@ -1,4 +1,4 @@
-"""Artifacts: what they trigger, once each, whatever breaks; and what becomes of what agents return."""
+"""Artifacts: they trigger runs once each, through any failure; and outputs of agents."""
 
 import asyncio
 from datetime import timedelta
@@ -16,7 +16,7 @@ async def statuses(its, agent):
     return [run.status for run in await its.runs(agent)]
 
 
-def test_each_artifact_that_is_consumed_runs_an_agent_once(world):
+def test_each_consumed_artifact_runs_an_agent_once(world):
     world.agent("reader").consumes(LogEntry, where=lambda log: log.level == "ERROR")
 
     async def story(its):
@@ -31,7 +31,7 @@ def test_each_artifact_that_is_consumed_runs_an_agent_once(world):
     assert {(ctx.timer_iteration, ctx.fire_time) for ctx in world.seen} == {(None, None)}
 
 
-def test_what_a_scheduled_agent_consumes_filters_its_context_and_never_triggers_it(world):
+def test_consumes_of_a_scheduled_agent_filters_its_context_and_never_triggers_it(world):
     agent = world.agent().schedule(every=HOUR)
     agent.consumes(LogEntry, where=lambda log: log.level == "ERROR")
 
@@ -40,14 +40,14 @@ def test_what_a_scheduled_agent_consumes_filters_its_context_and_never_triggers_
         for level in ("ERROR", "ERROR", "INFO"):
             await its.its.publish(LogEntry(level=level))
         await its.passes("1s")
-        assert len(world.seen) == 1  # the timer, at once
+        assert len(world.seen) == 1  # the timer, immediately
         await its.passes("1h")
         return len(world.seen[1].get_artifacts(LogEntry))
 
     assert world.play(story) == 2
 
 
-def test_what_is_returned_is_published_and_triggers_in_turn(world):
+def test_returned_artifacts_are_published_and_trigger_agents(world):
     async def summarize(ctx):
         return Report(count=len(ctx.get_artifacts(LogEntry)))
 
@@ -66,7 +66,7 @@ def test_what_is_returned_is_published_and_triggers_in_turn(world):
         (alert,) = await its.its.get_envelopes(Alert, tags=["urgent"], from_agents=["warner"])
         assert (report.produced_by, alert.payload.text) == ("summary", "1 logs")
         assert alert.correlation_id == report.correlation_id
-        assert report.correlation_id not in ("", "of-log")  # a timer begins something of its own
+        assert report.correlation_id not in ("", "of-log")  # a timer starts a new correlation
         assert await its.its.get_artifacts(Alert, correlation_id="of-log") == []
         await its.passes("1h")
         reports = await its.its.get_envelopes(Report)
@@ -75,7 +75,7 @@ def test_what_is_returned_is_published_and_triggers_in_turn(world):
     world.play(story)
 
 
-def test_an_agent_is_not_triggered_by_what_it_published_itself(world):
+def test_agent_is_not_triggered_by_its_artifacts(world):
     async def echo(ctx):
         world.seen.append(ctx)
         return LogEntry(text="echo")
@@ -120,13 +120,13 @@ def test_the_outputs_of_several_engines_are_published_in_their_order(world):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (Alert(), "TypeError: agent 'daily' returned Alert, and publishes Report (.publishes(Alert) adds it)"),
-        ([Report(), "text"], "TypeError: agent 'daily' returned 'text', and publishes Report (a model)"),
-        ("text", "TypeError: agent 'daily' returned 'text': a model, a list or None"),
-        ({"count": 1}, "TypeError: agent 'daily' returned {'count': 1}: a model, a list or None"),
+        (Alert(), "TypeError: agent 'daily' returned Alert, but publishes Report (.publishes(Alert) adds it)"),
+        ([Report(), "text"], "TypeError: agent 'daily' returned 'text', but publishes Report (a model)"),
+        ("text", "TypeError: agent 'daily' returned 'text' (a model, a list or None)"),
+        ({"count": 1}, "TypeError: agent 'daily' returned {'count': 1} (a model, a list or None)"),
     ],
 )  # fmt: skip
-def test_what_is_not_declared_fails_the_run_and_nothing_is_published(world, given, said):
+def test_undeclared_output_fails_the_run_and_nothing_is_published(world, given, said):
     async def wrong(ctx):
         return given
 
@@ -141,7 +141,7 @@ def test_what_is_not_declared_fails_the_run_and_nothing_is_published(world, give
     world.play(story)
 
 
-def test_another_attempt_publishes_nothing_twice(world):
+def test_retry_publishes_nothing_twice(world):
     tried = []
 
     async def stumbling(ctx):
@@ -193,7 +193,7 @@ def test_a_crash_between_keeping_an_artifact_and_starting_its_runs_loses_none_an
 
     lasting.play(dies)
     assert [ctx.agent_name for ctx in lasting.seen] == ["one"]
-    for life in (2, 3):  # and what was delivered is not delivered again
+    for life in (2, 3):  # and delivered artifacts are not delivered again
         lasting.reborn()
         describe()
 
@@ -208,7 +208,7 @@ def test_a_crash_between_keeping_an_artifact_and_starting_its_runs_loses_none_an
         assert told == (["two"] if life == 2 else [])
 
 
-def test_a_run_that_waits_for_the_gate_goes_on_with_its_artifact_after_a_restart(lasting):
+def test_run_waiting_at_the_gate_keeps_its_artifact_after_a_restart(lasting):
     lasting.agent("reader").consumes(LogEntry)
 
     async def publishes(its):
@@ -257,7 +257,7 @@ def test_two_processes_see_what_the_other_published(lasting):
     assert lasting.play(story) == [["of the other", "of this one"]] * 2
 
 
-def test_what_is_discarded_is_gone_for_everybody_and_for_good(lasting):
+def test_discarded_artifacts_are_deleted_for_all_processes(lasting):
     async def story(its):
         for text in ("old", "older", "new"):
             await its.its.publish(LogEntry(text=text))
@@ -280,21 +280,21 @@ def test_what_is_discarded_is_gone_for_everybody_and_for_good(lasting):
         rows = await its.its.beat.service.kept_all(KIND)
         return [log.text for log in await its.its.get_artifacts(LogEntry)], len(rows)
 
-    assert lasting.play(again) == (["new"], 5)  # with the one that says what was discarded
+    assert lasting.play(again) == (["new"], 5)  # with the discard horizon
 
 
-def test_what_no_agent_can_consume_is_refused(world):
+def test_artifact_that_no_agent_can_consume_is_refused(world):
     async def story(its):
         for given in ("text", {"level": "INFO"}, TimerTick(timer_name="x", fire_time=instant("12:00:00"))):  # fmt: skip
-            with pytest.raises(TypeError, match="is no artifact"):
+            with pytest.raises(TypeError, match="is not an artifact"):
                 await its.its.publish(given)
 
     world.play(story)
-    with pytest.raises(ValueError, match="a TimerTick is no artifact"):
+    with pytest.raises(ValueError, match="a TimerTick is not an artifact"):
         Orchestrator("sqlite://").agent("x").consumes(TimerTick)
 
 
-def test_a_filter_that_fails_says_whose_it_is_before_anything_is_kept(world):
+def test_failing_filter_is_reported_with_its_agent_before_anything_is_stored(world):
     world.agent("reader").consumes(LogEntry, where=lambda log: log.nothing)
 
     async def story(its):

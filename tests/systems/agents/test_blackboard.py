@@ -1,4 +1,4 @@
-"""What is kept of models, and read again: all of it or none; in which order; and for how long."""
+"""Stored models: round trips, order, and discarding."""
 
 import asyncio
 import subprocess
@@ -84,9 +84,9 @@ def described(its, model):
 @pytest.mark.parametrize(
     "payload", [Aliased(createdAt=NOON), Strict(at=NOON), Forbidding(a=1), Counting(a=1)], ids=repr
 )
-def test_what_is_published_is_the_same_after_a_restart(lasting, payload):
+def test_published_artifacts_are_the_same_after_a_restart(lasting, payload):
     if isinstance(payload, Counting):
-        payload._reads = 5  # is its own affair
+        payload._reads = 5  # private, so it does not count
 
     async def publishes(its):
         await its.its.publish(payload)
@@ -104,17 +104,17 @@ def test_what_is_published_is_the_same_after_a_restart(lasting, payload):
 @pytest.mark.parametrize(
     ("payload", "said"),
     [
-        (Secret(s="x"), "Secret cannot be kept: s would be read as something else"),
-        (Excluding(a=1), "Excluding cannot be kept: a is missing: Field required"),
-        (Number(x=float("nan")), "Number cannot be kept: x is kept as None: Input should be a valid number"),
-        (Binary(b=b"\xff"), "Binary cannot be kept: .*utf-8"),
-        (Anything(x=(1, 2)), "Anything cannot be kept: x would be read as something else"),
-        (ReadByAnotherName(y=1), "ReadByAnotherName cannot be kept: y is missing: Field required"),
-        (LogEntry(text="x" * 1_100_000), "LogEntry cannot be kept: it is 11000.. bytes long, and may be 1032192"),
+        (Secret(s="x"), "Secret cannot be stored: s would be decoded as another value"),
+        (Excluding(a=1), "Excluding cannot be stored: a is missing: Field required"),
+        (Number(x=float("nan")), "Number cannot be stored: x has the value None: Input should be a valid number"),
+        (Binary(b=b"\xff"), "Binary cannot be stored: .*utf-8"),
+        (Anything(x=(1, 2)), "Anything cannot be stored: x would be decoded as another value"),
+        (ReadByAnotherName(y=1), "ReadByAnotherName cannot be stored: y is missing: Field required"),
+        (LogEntry(text="x" * 1_100_000), "LogEntry cannot be stored: it has 11000.. bytes; the limit is 1032192"),
     ],
     ids=lambda given: type(given).__name__ if isinstance(given, BaseModel) else "",
 )  # fmt: skip
-def test_what_would_not_be_the_same_is_refused_and_nothing_of_it_is_kept(lasting, payload, said):
+def test_payload_that_decodes_differently_is_refused_and_not_stored(lasting, payload, said):
     async def story(its):
         with pytest.raises(ValueError, match=said):
             await its.its.publish(payload)
@@ -125,7 +125,7 @@ def test_what_would_not_be_the_same_is_refused_and_nothing_of_it_is_kept(lasting
     lasting.play(story)
 
 
-def test_of_several_outputs_none_is_published_if_one_cannot_be(world):
+def test_no_output_is_published_if_one_is_invalid(world):
     async def both(ctx):
         return [Report(), Secret(s="x")]
 
@@ -134,13 +134,13 @@ def test_of_several_outputs_none_is_published_if_one_cannot_be(world):
     async def story(its):
         await its.passes("1s")
         (run,) = await its.runs()
-        assert "Secret cannot be kept" in run.error
+        assert "Secret cannot be stored" in run.error
         return await its.its.get_artifacts(Report)
 
     assert world.play(story) == []
 
 
-def test_what_does_not_fit_a_changed_model_is_left_out_with_a_warning_and_can_be_discarded(
+def test_artifact_that_does_not_fit_a_changed_model_is_ignored_and_can_be_discarded(
     lasting, caplog
 ):
     stricter = create_model("LogEntry", host=(str, ...))
@@ -164,8 +164,8 @@ def test_what_does_not_fit_a_changed_model_is_left_out_with_a_warning_and_can_be
     described(lasting.its, LogEntry)
     lasting.play(publishes)
     described(lasting.reborn(), stricter)
-    assert lasting.play(reads) == 2  # the new one, and what says that the old one is gone
-    told = [each.message for each in caplog.records if "is left out" in each.message]
+    assert lasting.play(reads) == 2  # the new one, and the discard horizon
+    told = [each.message for each in caplog.records if "is ignored" in each.message]
     assert len(told) == 1
     assert "does not fit LogEntry any more: host is missing: Field required (give" in told[0]
 
@@ -197,10 +197,10 @@ def test_artifacts_keep_the_order_of_publishing_within_a_millisecond_and_over_re
     assert lasting.play(seen) == ([*range(12)], [*range(12)])
 
 
-# -- what is discarded
+# -- discarding
 
 
-def test_what_is_new_is_not_discarded_though_a_clock_went_back(world):
+def test_new_artifact_is_not_discarded_after_the_clock_went_back(world):
     async def story(its):
         await its.its.publish(LogEntry(text="old"))
         its.clock.advance("10s")
@@ -212,7 +212,7 @@ def test_what_is_new_is_not_discarded_though_a_clock_went_back(world):
     assert world.play(story) == ["new"]
 
 
-def test_a_read_beside_a_first_discard_of_another_type_works(lasting):
+def test_read_during_a_discard_of_another_type_works(lasting):
     async def story(its):
         other = Orchestrator(its.database, clock=its.clock)
         async with other:
@@ -239,7 +239,7 @@ def test_a_read_beside_a_first_discard_of_another_type_works(lasting):
     assert lasting.play(story) == []
 
 
-def test_what_a_run_still_waits_for_is_not_discarded(world):
+def test_artifact_needed_by_a_waiting_run_is_not_discarded(world):
     world.agent("reader").consumes(LogEntry, where=lambda log: log.text == "needed")
 
     async def story(its):
@@ -259,7 +259,7 @@ def test_what_a_run_still_waits_for_is_not_discarded(world):
 # -- names
 
 
-def test_one_tag_may_be_given_as_a_text_everywhere(world):
+def test_single_tag_may_be_a_string_everywhere(world):
     async def story(its):
         made = await its.its.publish(LogEntry(), tags="urgent")
         assert made.tags == {"urgent"}
@@ -270,7 +270,7 @@ def test_one_tag_may_be_given_as_a_text_everywhere(world):
     world.play(story)
 
 
-# -- what is left undone
+# -- pending deliveries
 
 
 def test_an_output_whose_run_timed_out_while_it_was_published_still_triggers(world):
@@ -281,7 +281,7 @@ def test_an_output_whose_run_timed_out_while_it_was_published_still_triggers(wor
     world.agent("reader").consumes(Report)
 
     async def story(its):
-        service = its.its._system._asked
+        service = its.its._system._started_service
         start = service.start
 
         def time_is_up():  # for the run that publishes
@@ -302,11 +302,11 @@ def test_an_output_whose_run_timed_out_while_it_was_published_still_triggers(wor
     assert [ctx.artifacts[0].payload.count for ctx in world.seen] == [1, 2]
 
 
-def test_agents_that_could_not_be_started_are_started_a_moment_later(world):
+def test_failed_starts_of_agents_are_retried(world):
     world.agent("reader").consumes(LogEntry)
 
     async def story(its):
-        service = its.its._system._asked
+        service = its.its._system._started_service
         start, broken = service.start, []
 
         async def breaks_once(schedule_id, **given):
@@ -325,7 +325,7 @@ def test_agents_that_could_not_be_started_are_started_a_moment_later(world):
     assert len(world.seen) == 1
 
 
-def test_who_publishes_again_under_the_same_request_id_publishes_once(lasting):
+def test_repeated_publish_with_one_request_id_publishes_once(lasting):
     async def story(its):
         async with Orchestrator(its.database, clock=its.clock) as other:
             first = await other.publish(LogEntry(text="a"), request_id="r1")
@@ -336,7 +336,7 @@ def test_who_publishes_again_under_the_same_request_id_publishes_once(lasting):
             with pytest.raises(ValueError, match="request_id: artifact external:r1 was published"):
                 await its.its.publish(wrong, request_id="r1")
         for wrong in ("", 5, "x" * 201):
-            with pytest.raises(ValueError, match="request_id must be a text"):
+            with pytest.raises(ValueError, match="request_id must be a string"):
                 await its.its.publish(LogEntry(), request_id=wrong)
         await its.its.beat.settle()
 
@@ -375,7 +375,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize(("way", "attempt"), [("die-in-engine", 2), ("die-before-start", 1)])
-def test_an_artifact_is_worked_on_though_the_process_is_killed(tmp_path, way, attempt):
+def test_artifact_is_processed_although_the_process_is_killed(tmp_path, way, attempt):
     (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
 
     def run(how):

@@ -1,4 +1,4 @@
-"""What an engine is given: metadata of its trigger, and the blackboard as its agent consumes it."""
+"""The context of an engine: metadata of its trigger, and the blackboard as its agent consumes it."""
 
 from datetime import UTC, timedelta
 
@@ -19,7 +19,7 @@ def envelope(payload, artifact_id="one", **given):
 
 
 @pytest.mark.req("F6", "F10")
-def test_the_builder_notes_a_tick_among_the_inputs_and_shows_it_to_nobody():
+def test_builder_notes_a_tick_among_the_inputs_and_hides_it():
     inputs = [envelope(LogEntry(), "log"), envelope(TICK, "tick")]
     ctx = ContextBuilder(Blackboard()).build("daily", [], inputs, correlation_id="c")
     assert ctx.state["__timer__"] == {"name": "daily", "iter": 7, "fire": NOON}
@@ -28,7 +28,7 @@ def test_the_builder_notes_a_tick_among_the_inputs_and_shows_it_to_nobody():
 
 
 @pytest.mark.req("F9")
-def test_the_note_counts_and_without_one_a_tick_among_the_artifacts():
+def test_context_reads_the_note_or_else_a_tick_among_the_artifacts():
     by_hand = AgentContext(artifacts=[envelope(TICK)])
     assert (by_hand.trigger_type, by_hand.timer_iteration, by_hand.fire_time) == ("timer", 7, NOON)
     later = NOON + timedelta(hours=1)
@@ -50,7 +50,7 @@ def names_of(thing):
 
 @pytest.mark.req("F11")
 def test_an_engine_sees_the_same_api_whether_a_timer_or_an_artifact_triggers_it(world):
-    """The metadata of a timer is in values that were there before: no name is new, none is gone."""
+    """Timer metadata uses the existing fields: no field was added or removed."""
     got = {}
 
     async def engine(ctx):  # one parameter, as before there were timers
@@ -67,13 +67,13 @@ def test_an_engine_sees_the_same_api_whether_a_timer_or_an_artifact_triggers_it(
     timer, artifact = got["timer"], got["artifact"]
     assert type(timer) is type(artifact) is AgentContext
     assert names_of(timer) == names_of(artifact)
-    assert timer.artifacts == []  # no tick among what an engine is given
+    assert timer.artifacts == []  # an engine gets no tick
     assert [each.payload for each in artifact.artifacts] == [LogEntry(text="a")]
     assert "__timer__" not in artifact.state
     assert (artifact.timer_iteration, artifact.fire_time) == (None, None)
 
 
-def test_a_tick_cannot_be_changed_and_says_when():
+def test_tick_is_immutable_and_has_its_fire_time():
     with pytest.raises(ValueError, match="frozen"):
         TICK.iteration = 8
     with pytest.raises(ValueError, match="fire_time"):
@@ -112,7 +112,7 @@ def test_the_blackboard_is_read_as_the_agent_consumes_it(world):
 
 
 @pytest.mark.req("F8")
-def test_what_triggered_a_run_is_not_part_of_its_context(world):
+def test_get_artifacts_excludes_the_triggering_artifact(world):
     told = []
 
     async def look(ctx):
@@ -129,7 +129,7 @@ def test_what_triggered_a_run_is_not_part_of_its_context(world):
     assert told == [(["first"], []), (["second"], ["first"]), (["third"], ["first", "second"])]
 
 
-def test_a_type_that_is_not_consumed_is_refused_rather_than_empty(world):
+def test_unconsumed_type_is_refused_instead_of_empty(world):
     async def look(ctx):
         ctx.get_artifacts(Alert)
 
@@ -144,12 +144,14 @@ def test_a_type_that_is_not_consumed_is_refused_rather_than_empty(world):
     assert world.play(story) == told
 
 
-def test_a_context_made_by_hand_has_no_blackboard():
-    with pytest.raises(ValueError, match="no blackboard to look for LogEntry on"):
+def test_manually_built_context_has_no_blackboard():
+    with pytest.raises(
+        ValueError, match="this context has no blackboard, so it cannot read LogEntry"
+    ):
         AgentContext().get_artifacts(LogEntry)
 
 
-def test_a_subscription_needs_everything_it_says():
+def test_subscription_requires_all_its_filters():
     which = Subscription(
         LogEntry, lambda log: log.level == "ERROR", frozenset({"a"}), frozenset({"watch"})
     )
@@ -162,7 +164,7 @@ def test_a_subscription_needs_everything_it_says():
     assert not which.accepts(envelope(LogEntry(), tags=fits.tags, produced_by="watch"))
 
 
-def test_two_types_of_one_name_are_told_apart_by_their_titles(world):
+def test_two_types_of_one_name_are_distinguished_by_their_titles(world):
     other = type("LogEntry", (BaseModel,), {})
     world.its.agent("one").consumes(LogEntry)
     with pytest.raises(ValueError, match="two types of artifacts are called 'LogEntry'"):
@@ -172,10 +174,10 @@ def test_two_types_of_one_name_are_told_apart_by_their_titles(world):
 
 
 @pytest.mark.parametrize("given", [str, 5, None, LogEntry()])
-def test_what_is_no_model_is_no_type_of_artifacts(world, given):
+def test_only_pydantic_models_are_types_of_artifacts(world, given):
     agent = world.its.agent("one")
     for say in (agent.consumes, agent.publishes):
-        with pytest.raises(TypeError, match="give a pydantic model"):
+        with pytest.raises(TypeError, match="use a pydantic model"):
             say(given)
 
 

@@ -12,7 +12,7 @@ HOUR = timedelta(hours=1)
 
 
 def fire_times(cron, *, count, start="2026-01-01T12:00:00Z"):
-    """Return when the first `count` runs of an agent with this cron fire, by a virtual clock."""
+    """Return when the first `count` runs of an agent with this cron fire, with a fake clock."""
     world = AgentsHarness()
     world.clock = ManualClock(start)
     world.its = Orchestrator(world.database, clock=world.clock)

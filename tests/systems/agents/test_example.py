@@ -1,4 +1,4 @@
-"""The example that the page shows, started as `make example-agents` does; and what the page says."""
+"""The example of the page, started as `make example-agents` does; and texts of the page."""
 
 import asyncio
 import os
@@ -27,11 +27,11 @@ def shown():
     return dict(re.findall(r"```\w+ title=(\S+)\n(.*?)```", PAGE.read_text(), re.DOTALL))
 
 
-def test_the_page_shows_the_example():
+def test_page_shows_the_example():
     assert shown()["play.py"] == (EXAMPLE / "play.py").read_text()
 
 
-def test_one_command_copies_it_and_starts_it():
+def test_one_command_copies_and_starts_the_example():
     makefile = (ROOT / "Makefile").read_text()
     recipe = re.search(
         r"^example-agents: \.venv/run\.stamp.*\n((?:\t.*\n)+)", makefile, re.MULTILINE
@@ -41,7 +41,7 @@ def test_one_command_copies_it_and_starts_it():
 
 
 class Playing:
-    """The example in a folder of its own, as a terminal runs it."""
+    """The example in a separate folder, as a terminal runs it."""
 
     def __init__(self, folder):
         self.folder, self.told = folder / "agents", folder / "told"
@@ -55,7 +55,7 @@ class Playing:
             )  # fmt: skip
 
     def until(self, pattern):
-        """Wait until it has told something; return all that matches."""
+        """Wait until its output matches; return all matches."""
         until = time.monotonic() + PATIENCE
         while (
             not (found := re.findall(pattern, self.told.read_text())) and time.monotonic() < until
@@ -65,7 +65,7 @@ class Playing:
         return found
 
     def interrupt(self):
-        """Do what Ctrl-C does: all that is at the terminal hears of it."""
+        """Send SIGINT to the process group, as Ctrl-C does."""
         os.killpg(self.playing.pid, signal.SIGINT)
         assert self.playing.wait(PATIENCE) == 0
         assert "Traceback" not in self.told.read_text()
@@ -80,7 +80,7 @@ def example(tmp_path):
         found.playing.wait(30)
 
 
-def test_it_does_what_the_page_says_and_goes_on_after_a_restart(example):
+def test_example_does_what_the_page_shows_and_continues_after_a_restart(example):
     example.begin()
     example.until(r"report 0 for \d\d:\d\d:\d\d: \d errors")
     example.until("alert: request 0 failed")
@@ -103,7 +103,7 @@ def test_the_schedule_of_the_page_for_a_flock_server_can_be_defined(tmp_path):
 
 
 @pytest.mark.req("F42")
-def test_the_page_says_that_cron_is_supported_in_utc_with_examples():
+def test_page_documents_cron_in_utc_with_examples():
     (row,) = re.findall(r"^\| `cron=.*$", PAGE.read_text(), re.MULTILINE)
     assert "in UTC" in row
     for text in ("*/5 * * * *", "0 17 * * *", "0 9-17/2 * * 1-5"):
@@ -111,7 +111,7 @@ def test_the_page_says_that_cron_is_supported_in_utc_with_examples():
 
 
 @pytest.mark.req("F43")
-def test_the_page_says_that_timers_give_no_input_but_tell_of_themselves():
+def test_page_documents_that_timers_give_no_input_but_state():
     (row,) = re.findall(r"^\| `artifacts` .*$", PAGE.read_text(), re.MULTILINE)
     assert "`[]`: a timer gives **no input**" in row
     for name in ("trigger_type", "timer_iteration", "fire_time", "get_artifacts(Type)", "state"):
@@ -119,7 +119,7 @@ def test_the_page_says_that_timers_give_no_input_but_tell_of_themselves():
 
 
 @pytest.mark.req("F44")
-def test_the_page_says_that_a_datetime_fires_once():
+def test_page_documents_that_a_datetime_fires_once():
     (row,) = re.findall(r"^\| `at=datetime\(2026.*$", PAGE.read_text(), re.MULTILINE)
     assert "**once**: without `max_repeats` a datetime stops after its first fire" in row
     year, month, day, hour = map(int, re.search(r"datetime\(([\d, ]+)\)", row)[1].split(","))
@@ -138,7 +138,7 @@ class Fired(BaseModel):
 
 
 def fired(**schedule):
-    """Return when a timer fires that is defined a minute before, within a day."""
+    """Return the fires within a day of a timer that is defined a minute before."""
     clock = ManualClock("2026-12-01T08:59:00Z")
     its = Orchestrator("sqlite://", clock=clock)
 
@@ -158,7 +158,7 @@ def fired(**schedule):
 
 
 @pytest.mark.req("F47")
-def test_the_changelog_tells_of_cron_metadata_single_dates_and_validation():
+def test_changelog_lists_cron_metadata_single_dates_and_validation():
     told = (ROOT / "CHANGELOG.md").read_text()
     (entry,) = re.findall(r"^- \[Agents\](?:.|\n(?!-))*", told, re.MULTILINE)
     for part in ("Cron of five fields in UTC", "metadata of the", "without `max_repeats` fires once", "validation: a scheduled agent must"):  # fmt: skip

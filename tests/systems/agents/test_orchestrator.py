@@ -1,4 +1,4 @@
-"""The life of an orchestrator: when it is idle, what a timeout stops, and how it is described."""
+"""The life cycle of an orchestrator: idleness, timeouts, and describing agents."""
 
 import asyncio
 import re
@@ -31,7 +31,7 @@ async def report(ctx):
 # -- idle
 
 
-def test_it_is_idle_when_the_last_run_of_the_last_timer_has_ended():
+def test_orchestrator_is_idle_when_the_last_run_of_the_last_timer_has_ended():
     async def story():
         its = Orchestrator("sqlite://")
         its.agent("daily").schedule(every=SECOND, max_repeats=2).publishes(Report).with_engines(report)  # fmt: skip
@@ -42,7 +42,7 @@ def test_it_is_idle_when_the_last_run_of_the_last_timer_has_ended():
 
         its.agent("warner").consumes(Report).publishes(Alert).with_engines(warn)
         begun = time.monotonic()
-        assert await its.run_until_idle()  # nothing was entered: it starts by itself
+        assert await its.run_until_idle()  # not entered: it starts by itself
         assert time.monotonic() - begun >= 1
         told = [alert.text for alert in await its.get_artifacts(Alert)]
         await its.close()
@@ -51,7 +51,7 @@ def test_it_is_idle_when_the_last_run_of_the_last_timer_has_ended():
     assert played(story()) == ["0", "1"]
 
 
-def test_without_timers_it_is_idle_when_all_that_follows_from_an_artifact_is_done(world):
+def test_orchestrator_without_timers_is_idle_when_all_runs_of_an_artifact_ended(world):
     async def chain(ctx):
         await asyncio.sleep(0.01)
         return Report()
@@ -73,7 +73,7 @@ def test_without_timers_it_is_idle_when_all_that_follows_from_an_artifact_is_don
     world.play(story)
 
 
-def test_a_timeout_stops_the_timers_until_it_is_closed_and_what_fell_due_is_caught_up(lasting):
+def test_timeout_pauses_the_timers_until_close_and_missed_ticks_are_caught_up(lasting):
     def describe():
         lasting.agent().schedule(every=HOUR)
         lasting.agent("other").schedule(every=HOUR)
@@ -85,16 +85,16 @@ def test_a_timeout_stops_the_timers_until_it_is_closed_and_what_fell_due_is_caug
         row = await its.its.beat.service.schedule("agents/daily")
         assert (row.paused, row.pause_note) == (
             True,
-            "run_until_idle is over: the next start goes on",
+            "paused by run_until_idle until the next start",
         )
         assert (
             await its.its.run_until_idle(timeout=0.05) is False
-        )  # it goes on, and is stopped again
+        )  # it continues, and is stopped again
         await its.passes("2h")
 
     describe()
     lasting.play(first)
-    assert lasting.fired() == ["12:00:01"]  # and none more when it is closed
+    assert lasting.fired() == ["12:00:01"]  # and no further fire after close
     lasting.reborn()
     describe()
 
@@ -108,7 +108,7 @@ def test_a_timeout_stops_the_timers_until_it_is_closed_and_what_fell_due_is_caug
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
-def test_a_date_that_passes_while_nothing_is_up_fires_also_if_a_timeout_had_stopped_it(lasting, is_stopped):  # fmt: skip
+def test_date_that_passes_while_down_fires_even_after_a_timeout(lasting, is_stopped):  # fmt: skip
     def describe():
         lasting.agent().schedule(at=instant("12:30:00"))
 
@@ -128,13 +128,13 @@ def test_a_date_that_passes_while_nothing_is_up_fires_also_if_a_timeout_had_stop
     assert lasting.fired() == ["12:30:00"]
 
 
-def test_a_process_that_died_with_its_timers_stopped_loses_no_date(lasting):
+def test_crash_with_paused_timers_loses_no_date(lasting):
     def describe(catchup):
         lasting.agent().schedule(at=instant("12:30:00")).policy(catchup=catchup)
 
     async def dies(its):
         assert not await its.its.run_until_idle(timeout=0.05)
-        its.its._has_stopped_timers = False  # as if it were killed: nobody undoes it
+        its.its._has_paused_timers = False  # as if it were killed: nothing resumes the timers
 
     async def detached(its):
         await its.passes("1s")
@@ -148,7 +148,7 @@ def test_a_process_that_died_with_its_timers_stopped_loses_no_date(lasting):
     assert lasting.fired() == ["12:30:00"]
 
 
-def test_a_timeout_of_one_process_holds_up_another_only_until_it_is_closed(lasting):
+def test_timeout_of_one_process_pauses_another_only_until_close(lasting):
     lasting.agent().schedule(every=HOUR)
 
     async def story(its):
@@ -164,14 +164,14 @@ def test_a_timeout_of_one_process_holds_up_another_only_until_it_is_closed(lasti
     assert lasting.fired() == ["12:00:01", "13:00:01"]
 
 
-def test_looking_once_is_enough_for_what_is_idle(world):
+def test_idle_orchestrator_returns_after_one_check(world):
     async def story(its):
         return await its.its.run_until_idle(timeout=0)
 
     assert world.play(story) is True
 
 
-def test_what_an_agent_of_another_program_has_to_do_does_not_count(lasting, caplog):
+def test_agents_of_other_programs_do_not_affect_idleness(lasting, caplog):
     async def story(its):
         await its.passes("5m")
 
@@ -191,10 +191,10 @@ def test_what_an_agent_of_another_program_has_to_do_does_not_count(lasting, capl
         return await its.its.run_until_idle(timeout=5)
 
     assert lasting.play(waits) is True
-    assert "agents/old has a timer, and no agent here" in caplog.text
+    assert "agents/old has a timer but no agent here" in caplog.text
 
 
-def test_it_serves_one_event_loop_after_the_other(tmp_path):
+def test_orchestrator_can_use_one_event_loop_after_another(tmp_path):
     its = Orchestrator(f"sqlite:///{tmp_path}/agents.db")
 
     async def story():
@@ -206,7 +206,7 @@ def test_it_serves_one_event_loop_after_the_other(tmp_path):
     assert [played(story()), played(story())] == [3, 6]
 
 
-def test_an_instant_without_a_zone_is_utc_wherever_it_is_asked(world, new_york):
+def test_instant_without_a_zone_is_utc_on_any_machine(world, new_york):
     world.agent().schedule(at=clock_time(13))
 
     async def story(its):
@@ -216,7 +216,7 @@ def test_an_instant_without_a_zone_is_utc_wherever_it_is_asked(world, new_york):
     assert world.play(story) == "SUCCESS"
 
 
-def test_what_is_under_way_when_the_time_is_up_goes_on(world):
+def test_run_in_progress_at_a_timeout_continues(world):
     may_end = asyncio.Event()
 
     async def slow(ctx):
@@ -235,7 +235,7 @@ def test_what_is_under_way_when_the_time_is_up_goes_on(world):
     assert world.play(story) == 1
 
 
-def test_a_retry_that_is_to_come_is_not_idle(world):
+def test_waiting_retry_is_not_idle(world):
     async def broken(ctx):
         raise ConnectionError
 
@@ -251,10 +251,10 @@ def test_a_retry_that_is_to_come_is_not_idle(world):
     world.play(story)
 
 
-# -- its life
+# -- life cycle
 
 
-def test_it_may_be_started_again(lasting):
+def test_orchestrator_can_be_started_again(lasting):
     lasting.agent().schedule(every=timedelta(minutes=1))
 
     async def story(its):
@@ -266,7 +266,7 @@ def test_it_may_be_started_again(lasting):
     assert [ctx.timer_iteration for ctx in lasting.seen] == [0, 1]
 
 
-def test_a_program_that_forgets_to_close_it_ends_all_the_same(tmp_path):
+def test_program_that_does_not_close_the_orchestrator_still_exits(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
         textwrap.dedent("""
@@ -295,7 +295,7 @@ def test_a_program_that_forgets_to_close_it_ends_all_the_same(tmp_path):
         assert done.stdout.count("Note(text='hello')") == times
 
 
-def test_what_is_wrong_with_an_agent_is_told_before_anything_starts():
+def test_invalid_agent_is_refused_before_anything_starts():
     def refused(describe, said):
         its = Orchestrator("sqlite://")
         describe(its.agent("daily"))
@@ -305,11 +305,11 @@ def test_what_is_wrong_with_an_agent_is_told_before_anything_starts():
     refused(lambda agent: agent.consumes(LogEntry), "agent 'daily' has no engine")
     refused(
         lambda agent: agent.with_engines(report).publishes(Report),
-        "nothing ever triggers agent 'daily'",
+        "agent 'daily' has no trigger",
     )
 
 
-def test_what_is_described_wrongly_is_refused_at_once():
+def test_invalid_description_is_refused_immediately():
     its = Orchestrator("sqlite://")
     agent = its.agent("daily")
     with pytest.raises(ValueError, match="two agents are called 'daily'"):
@@ -318,14 +318,16 @@ def test_what_is_described_wrongly_is_refused_at_once():
         its.agent("two words")
     with pytest.raises(InvalidSchedule, match="is too long"):
         its.agent("x" * 94)
-    with pytest.raises(ValueError, match="no agent is called 'external'"):
+    with pytest.raises(ValueError, match="the name 'external' is reserved"):
         its.agent("external")
-    with pytest.raises(TypeError, match=r"is no async function \(async def engine"):
+    with pytest.raises(TypeError, match=r"is not an async function \(async def engine"):
         agent.with_engines(lambda ctx: None)
     for places in (0, 10_001, True, "2"):
         with pytest.raises(ValueError, match="max_concurrency must be 1 to 10000"):
             agent.max_concurrency(places)
-    with pytest.raises(InvalidSchedule, match=r"overlap: agents have their own \(max_concurrency"):
+    with pytest.raises(
+        InvalidSchedule, match=r"overlap: it cannot be set for agents \(max_concurrency"
+    ):
         agent.policy(overlap="skip")
     with pytest.raises(InvalidSchedule, match="retrry"):
         agent.policy(retrry=["5s"])
@@ -337,19 +339,19 @@ def test_what_is_described_wrongly_is_refused_at_once():
         agent.tags("a", "")
 
 
-def test_nothing_is_described_once_it_has_started(world):
+def test_agents_cannot_be_described_after_the_start(world):
     agent = world.agent("reader").consumes(LogEntry)
 
     async def story(its):
-        with pytest.raises(RuntimeError, match="comes too late"):
+        with pytest.raises(RuntimeError, match="must be added before the orchestrator starts"):
             its.its.agent("late")
-        with pytest.raises(RuntimeError, match="is at work already"):
+        with pytest.raises(RuntimeError, match="has started already"):
             agent.schedule(every=SECOND)
 
     world.play(story)
 
 
-def test_it_tells_what_happened_and_why(world):
+def test_history_and_why_report_runs_of_agents(world):
     world.agent().schedule(every=HOUR).description("what the page shows")
 
     async def story(its):
@@ -368,7 +370,7 @@ def test_it_tells_what_happened_and_why(world):
     world.play(story)
 
 
-def test_an_agent_that_only_artifacts_run_says_so(world):
+def test_why_reports_that_only_artifacts_run_an_agent(world):
     world.agent("reader").consumes(LogEntry)
 
     async def story(its):
@@ -378,7 +380,7 @@ def test_an_agent_that_only_artifacts_run_says_so(world):
     assert world.play(story) == ["it has no ticks: its trigger is manual"]
 
 
-def test_places_that_changed_count_from_the_next_start_on(lasting):
+def test_changed_concurrency_applies_from_the_next_start(lasting):
     for places in (2, 5):
         lasting.reborn()
         lasting.agent().schedule(every=HOUR).max_concurrency(places)

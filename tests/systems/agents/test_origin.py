@@ -1,4 +1,4 @@
-"""The example of the document that asked for this, run as it is written there but for its import."""
+"""The example of the origin's document, unchanged except for its import."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from onbeat.agents import Orchestrator
 from onbeat.testing import ManualClock
 
-# As it stands there; only the first line named another package.
+# Copied; only the import in the first line is changed.
 EXAMPLE = """
 from onbeat.agents import AgentContext
 from pydantic import BaseModel, Field

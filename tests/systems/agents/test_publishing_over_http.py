@@ -1,4 +1,4 @@
-"""Artifacts over HTTP: `POST /api/v1/artifacts`, beside the program of the agents or without it."""
+"""Artifacts over HTTP: `POST /api/v1/artifacts`, with or without the program of the agents."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -18,7 +18,7 @@ SOON = 30  # seconds
 
 
 class Odd(BaseModel):
-    """A model with a defect of its own."""
+    """A model whose validator is broken."""
 
     @model_validator(mode="before")
     @classmethod
@@ -27,13 +27,13 @@ class Odd(BaseModel):
 
 
 class Grows(BaseModel):
-    """A model that is larger than what it is made of."""
+    """A model that is larger than its input."""
 
     filled: str = "x" * 2**20
 
 
 class Program:
-    """A program with an agent that log entries trigger, and an API in another client of its file."""
+    """A program with an agent triggered by log entries, and an API in another client of its file."""
 
     def __init__(self, folder):
         self.database, self.seen = f"sqlite:///{folder}/agents.db", []
@@ -114,13 +114,13 @@ def test_an_artifact_over_http_triggers_its_agent_once_for_each_key(program):
 @pytest.mark.parametrize(
     ("body", "field", "problem"),
     [
-        ({"type": "LogEntry", "payload": {"level": 7}}, "payload", "level is kept as 7"),
+        ({"type": "LogEntry", "payload": {"level": 7}}, "payload", "level has the value 7"),
         ({"type": "Nothing", "payload": {}}, "type", "no program has an artifact 'Nothing'"),
         ({"type": "LogEntry", "payload": [1]}, "payload", ""),
         ({"type": "LogEntry", "payload": {}, "tag": []}, "tag", ""),
     ],
 )
-def test_what_its_model_refuses_is_refused_with_the_field(program, body, field, problem):
+def test_payload_refused_by_its_model_is_refused_with_the_field(program, body, field, problem):
     async def story():
         async with program.running(), program.api() as api:
             return await api.post("/artifacts", json=body)
@@ -145,7 +145,7 @@ def test_one_key_is_not_two_artifacts_unless_the_first_was_refused(program):
     assert [each.status_code for each in play(story)] == [422, 201, 422]
 
 
-def test_what_is_offered_while_no_program_is_up_is_taken_when_one_is(program):
+def test_offer_without_a_program_is_taken_by_the_next_program(program):
     async def story():
         async with program.running():
             pass  # its types are known from now on
@@ -170,10 +170,10 @@ def test_an_artifact_that_cannot_be_published_is_refused_and_does_not_hold_up_ot
 
     odd, other = play(story)
     assert (odd.status_code, other.status_code) == (422, 201)
-    assert {"Odd": "its model raises KeyError", "Grows": "bytes long"}[name] in odd.text
+    assert {"Odd": "its model raised KeyError", "Grows": "bytes; the limit is"}[name] in odd.text
 
 
-def test_what_was_taken_is_kept_without_its_payload_and_forgotten_after_a_day(program):
+def test_result_of_an_offer_is_kept_for_a_day_without_its_payload(program):
     async def story():
         async with program.running() as its, program.api() as api:
             await api.post("/artifacts", json=ENTRY)

@@ -1,4 +1,4 @@
-"""What a schedule of an agent says, and what is refused when it is made."""
+"""Schedules of agents: what a spec means, and which specs are refused."""
 
 from datetime import UTC, datetime, time, timedelta, timezone
 from zoneinfo import ZoneInfo
@@ -22,7 +22,7 @@ SECOND, NOON = timedelta(seconds=1), parse_instant("2026-01-01T12:00:00Z")
         ({"interval": SECOND, "max_repeats": 0}, "^max_repeats must be > 0$"),
         ({"interval": SECOND, "max_repeats": -1}, "^max_repeats must be > 0$"),
         ({"interval": SECOND, "max_repeats": 1.5}, "max_repeats must be a whole number, not 1.5"),
-        ({"at": datetime(2026, 1, 1, tzinfo=UTC), "max_repeats": 10_001}, "10001 are too many"),
+        ({"at": datetime(2026, 1, 1, tzinfo=UTC), "max_repeats": 10_001}, "10001 is too large"),
         ({"interval": timedelta(0)}, "interval must be > 0 seconds"),
         ({"interval": -SECOND}, "interval must be > 0 seconds"),
         ({"interval": timedelta(milliseconds=500)}, "interval must be whole seconds, not 0:00:00.500000"),
@@ -42,10 +42,10 @@ SECOND, NOON = timedelta(seconds=1), parse_instant("2026-01-01T12:00:00Z")
         ({"cron": "60 * * * *"}, "cron.minute: '60' is not a minute"),
         ({"cron": "0 0 31 2 *"}, "cron: "),
         ({"cron": "H 9 * * *"}, "cron"),
-        ({"cron": 5}, "cron must be a text, not 5"),
+        ({"cron": 5}, "cron must be a string, not 5"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_meant_is_refused_when_it_is_made(given, said):
+def test_invalid_spec_is_refused_when_created(given, said):
     with pytest.raises(ValueError, match=said):
         ScheduleSpec(**given)
     described = {"every" if name == "interval" else name: value for name, value in given.items()}
@@ -55,12 +55,12 @@ def test_what_cannot_be_meant_is_refused_when_it_is_made(given, said):
 
 @pytest.mark.req("F19", "F40")
 @pytest.mark.parametrize("given", [{"after": timedelta(0)}, {"max_repeats": 1}])
-def test_the_bounds_themselves_are_accepted(given):
+def test_limits_themselves_are_accepted(given):
     assert ScheduleSpec(interval=SECOND, **given) is not None
 
 
 @pytest.mark.parametrize("zone", [UTC, ZoneInfo("UTC"), timezone(timedelta(0))])
-def test_utc_is_utc_whatever_it_is_called(zone):
+def test_utc_is_accepted_by_any_name(zone):
     assert ScheduleSpec(at=time(17, tzinfo=zone)).trigger(anchor=0).upcoming(NOON, 1) == [
         NOON + 5 * 3600
     ]
@@ -95,7 +95,7 @@ def test_an_agent_has_one_schedule():
         agent.schedule(cron="* * * * *")
 
 
-def test_a_schedule_reads_well():
+def test_repr_of_a_spec_is_readable():
     spec = ScheduleSpec(interval=timedelta(minutes=90), max_repeats=3)
     assert (
         describe(spec.trigger(anchor=NOON))

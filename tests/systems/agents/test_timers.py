@@ -1,4 +1,4 @@
-"""Timers of agents: when they fire, what their runs are told, and what a restart leaves as it was."""
+"""Timers of agents: fires, contexts of runs, and restarts."""
 
 import ast
 import asyncio
@@ -15,7 +15,7 @@ MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 
 
 @pytest.mark.req("F1", "F3", "F4", "F5", "F38", "F51")
-def test_an_interval_fires_at_once_and_then_on_its_grid(world):
+def test_interval_fires_immediately_and_then_on_its_grid(world):
     world.agent().schedule(every=MINUTE)
 
     async def story(its):
@@ -29,7 +29,7 @@ def test_an_interval_fires_at_once_and_then_on_its_grid(world):
 
 
 @pytest.mark.req("F2", "F10", "F38", "F43")
-def test_a_timer_gives_no_input_and_tells_of_itself_in_the_state(world):
+def test_timer_gives_no_input_but_a_note_in_the_state(world):
     world.agent().schedule(every=MINUTE)
 
     async def story(its):
@@ -45,7 +45,7 @@ def test_a_timer_gives_no_input_and_tells_of_itself_in_the_state(world):
 def test_a_slow_run_shifts_nothing(world):
     async def slow(ctx):
         world.seen.append(ctx)
-        world.clock.advance("7s")  # as long as it takes
+        world.clock.advance("7s")  # the duration of the run
 
     world.agent(engine=slow).schedule(every=MINUTE)
 
@@ -57,7 +57,7 @@ def test_a_slow_run_shifts_nothing(world):
 
 
 @pytest.mark.req("F19")
-def test_after_is_how_long_the_first_fire_waits(world):
+def test_after_delays_the_first_fire(world):
     world.agent("later").schedule(every=MINUTE, after=timedelta(seconds=30))
     world.agent("at-once").schedule(every=MINUTE, after=timedelta(0), max_repeats=1)
 
@@ -85,7 +85,7 @@ def test_max_repeats_ends_a_timer(world):
 
 
 @pytest.mark.req("F27")
-def test_all_of_it_is_in_utc_wherever_the_process_is(world, new_york):
+def test_timers_are_in_utc_in_any_zone_of_the_process(world, new_york):
     naive = instant("13:30:00").replace(tzinfo=None)
     world.agent("time").schedule(at=time(13))
     world.agent("cron").schedule(cron="15 13 * * *")
@@ -95,7 +95,9 @@ def test_all_of_it_is_in_utc_wherever_the_process_is(world, new_york):
         await its.passes("2h")
 
     world.play(story)
-    assert naive.astimezone().utcoffset() == timedelta(hours=-5)  # else it shows nothing
+    assert naive.astimezone().utcoffset() == timedelta(
+        hours=-5
+    )  # otherwise the test proves nothing
     assert {ctx.agent_name: ctx.fire_time for ctx in world.seen} == {
         "time": instant("13:00:00"),
         "cron": instant("13:15:00"),
@@ -159,7 +161,7 @@ def test_a_date_with_repeats_fires_as_often_a_second_apart(world):
 
 
 @pytest.mark.req("F14")
-def test_the_spec_of_a_date_stays_as_its_user_wrote_it(world):
+def test_spec_of_a_date_stays_unchanged(world):
     agent = world.agent().schedule(at=instant("12:30:00"))
 
     async def story(its):
@@ -213,7 +215,7 @@ def test_a_fraction_of_a_second_is_rounded_up_so_that_nothing_is_early(world):
     assert world.fired() == ["12:30:01"]
 
 
-# -- what is refused, and when
+# -- refusals
 
 
 @pytest.mark.req("F15", "F16")
@@ -255,7 +257,7 @@ def test_schedule_may_come_before_publishes(world):
     assert [report.iteration for report in world.play(story)] == [0, 1]
 
 
-# -- how timers are tested
+# -- tests with a fake clock
 
 
 @pytest.mark.req("F35")
@@ -267,8 +269,8 @@ def test_schedule_may_come_before_publishes(world):
         ({"every": timedelta(hours=2)}, "2h", ["12:00:01", "14:00:01", "16:00:01", "18:00:01"]),
     ],
 )
-def test_days_of_a_timer_are_tested_by_turning_a_clock(world, schedule, length, fires):
-    """Not a second too early or too late, and without waiting for any of it."""
+def test_days_of_a_timer_are_tested_with_a_fake_clock(world, schedule, length, fires):
+    """Exact to the second, without waiting."""
     world.agent().schedule(**schedule)
     begun = monotonic()
 
@@ -343,14 +345,14 @@ def test_iterations_and_the_grid_survive_a_restart(lasting):
 
     async def one(its):
         await its.passes("1s")
-        assert lasting.seen == []  # a start is no fire
+        assert lasting.seen == []  # a start is not a fire
         await its.passes("39s")
 
     lasting.play(one)
     assert [(ctx.timer_iteration, f"{ctx.fire_time:%H:%M:%S}") for ctx in lasting.seen] == [(2, "12:02:01")]  # fmt: skip
 
 
-def test_what_was_missed_while_nothing_was_up_fires_once(lasting):
+def test_ticks_missed_while_down_fire_once(lasting):
     for down in ("1s", "3h"):
         lasting.reborn()
         lasting.agent().schedule(every=HOUR)
@@ -363,7 +365,7 @@ def test_what_was_missed_while_nothing_was_up_fires_once(lasting):
     assert [(ctx.timer_iteration, f"{ctx.fire_time:%H:%M:%S}") for ctx in lasting.seen] == [(1, "15:00:01")]  # fmt: skip
 
 
-def test_a_timer_edited_while_nothing_was_up_fires_nothing_of_the_past(lasting):
+def test_timer_edited_while_down_fires_no_past_ticks(lasting):
     async def story(its):
         await its.passes("1s")
         return [(run.status, run.reason, run.tick_count) for run in await its.runs()]
@@ -391,7 +393,7 @@ def test_max_repeats_counts_over_restarts(lasting):
     assert fired == [0, 1, 2]
 
 
-def test_an_interval_that_changed_begins_anew(lasting):
+def test_changed_interval_starts_a_new_grid(lasting):
     async def story(its):
         await its.passes("30s")
 
@@ -421,7 +423,7 @@ def test_a_paused_agent_fires_nothing_until_it_is_resumed(world):
     async def story(its):
         await its.its.pause("daily", note="quiet")
         await its.passes("5m")
-        assert await its.its.run_until_idle(timeout=5)  # a timer that is paused is none
+        assert await its.its.run_until_idle(timeout=5)  # a paused timer does not count
         assert world.seen == []
         await its.its.resume("daily")
         await its.passes("1m")
@@ -430,7 +432,7 @@ def test_a_paused_agent_fires_nothing_until_it_is_resumed(world):
     assert world.fired() == ["12:05:01"]
 
 
-def test_whoever_starts_an_agent_by_hand_has_its_next_iteration(world):
+def test_manual_start_of_an_agent_has_the_next_iteration(world):
     world.agent().schedule(every=HOUR)
 
     async def story(its):

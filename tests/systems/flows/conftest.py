@@ -1,4 +1,4 @@
-"""A timer on a clock that tests turn, with exposes in a database or a folder, beside a fake panel."""
+"""A timer with a fake clock, and exposes in a database or a folder, beside a fake panel."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ TABLE = """CREATE TABLE IF NOT EXISTS expose (name TEXT PRIMARY KEY, display TEX
 
 
 class FlowsHarness:
-    """What a test has. It begins on Thursday the first of January 2026, at noon."""
+    """The fixtures of a test. It starts on Thursday, 2026-01-01, at noon UTC."""
 
     def __init__(self, folder, **settings):
         self.clock = ManualClock("2026-01-01T12:00:00Z")
@@ -51,7 +51,7 @@ class FlowsHarness:
     # -- exposes
 
     def expose(self, name="reports", *flows, enabled=1, meta=None):
-        """Have an expose with flows, each as `(url, data)` or as its fields."""
+        """Create an expose with flows, each as `(url, data)` or as its fields."""
         listed = [
             each if isinstance(each, dict) else dict(zip(("url", "data"), each, strict=True))
             for each in flows
@@ -62,7 +62,7 @@ class FlowsHarness:
             database.execute(row, (name, enabled, text))
 
     def hourly(self, name="reports", **block):
-        """Have an expose with one flow that is scheduled so."""
+        """Create an expose with one scheduled flow."""
         given = {"cron": "0 * * * *"} | block
         self.expose(name, (URL, json.dumps({"schedule": given})))
 
@@ -70,7 +70,7 @@ class FlowsHarness:
         with closing(sqlite3.connect(self.exposes)) as database, database:
             database.execute("DELETE FROM expose WHERE name = ?", (name,))
 
-    # -- the life of it
+    # -- life cycle
 
     def _new_beat(self):
         given = {
@@ -86,7 +86,7 @@ class FlowsHarness:
         return Onbeat(settings=Settings(**given), clock=self.clock)
 
     def play(self, *stories):
-        """Run stories one after the other, each with a start of the scheduler of its own."""
+        """Run stories one after the other, each in a new start of the scheduler."""
 
         async def whole():
             self.url = await self.panel.start()
@@ -111,14 +111,14 @@ class FlowsHarness:
                 await self.beat.close()
 
     async def crash(self, down="0s"):
-        """Have the node vanish, as its process would, and another come on the same file later.
+        """Crash the node, and start another on the same file later.
 
-        What it would do in the end it cannot do, and that is made sure of: in its store there is
-        what was there before, and its panel has heard no more of it.
+        The crashed node cannot shut down: its store stays unchanged, and its panel receives no
+        further request, which is asserted.
         """
         launcher = launcher_of(self.beat, "flow")
-        launcher.leave(list(launcher._followed))  # a process that is killed ends nothing
-        await store_of(self.beat).close()  # nothing is written any more, nor said goodbye
+        launcher.leave(list(launcher._followed))  # a killed process cancels nothing
+        await store_of(self.beat).close()  # no write and no unregister after this
         before, heard = self.rows(), self.panel.count("DELETE")
         gone = asyncio.all_tasks() - self._others
         mine = asyncio.current_task()
@@ -129,30 +129,30 @@ class FlowsHarness:
             task.cancel()
         await asyncio.gather(*gone, return_exceptions=True)
         assert (self.rows(), self.panel.count("DELETE")) == (before, heard)
-        await launcher_of(self.beat, "http").close()  # a process takes its connections along
+        await launcher_of(self.beat, "http").close()  # connections end with their process
         self.clock.advance(down)
         self.beat = self._new_beat()
         await self.beat.__aenter__()
 
     def rows(self):
-        """Return what the file has of runs and of documents."""
+        """Return the runs and documents in the file."""
         with closing(sqlite3.connect(f"{self.folder}/onbeat.db")) as database:
             tables = ("schedule_runs", "documents")
             return [database.execute(f"SELECT * FROM {each}").fetchall() for each in tables]
 
     async def let_pass(self, *lengths):
         for length in lengths:
-            await self.beat.settle()  # what is launched while the clock is set is late
+            await self.beat.settle()  # a launch while the clock is set would be late
             self.clock.advance(length)
             await self.beat.settle()
 
     async def tick(self, length):
-        """Let time pass without waiting for the end of what that starts."""
+        """Advance the clock without waiting for the runs that it starts."""
         self.clock.advance(length)
         self.beat.wake()
 
     async def until(self, holds):
-        """Wait until something is so."""
+        """Wait until a condition holds."""
         while True:
             if holds():
                 return
@@ -167,7 +167,7 @@ class FlowsHarness:
             await asyncio.sleep(0.01)
 
     async def until_run(self, **fields):
-        """Wait until the latest run is like this, and return it."""
+        """Wait until the latest run has these values, and return it."""
         while True:
             for row in await self.beat.runs(limit=1):
                 if all(getattr(row, name) == value for name, value in fields.items()):
@@ -187,11 +187,11 @@ def world(tmp_path):
 
 
 @pytest.fixture
-def told(world):
-    """Return what the timer has written to its log file, each with its level."""
+def logged(world):
+    """Return the lines of the timer's log, each with its level."""
 
-    def told():
+    def logged():
         lines = (world.folder / "timer.log").read_text().splitlines()
         return [tuple(line.split(" ", 3)[2:]) for line in lines]
 
-    return told
+    return logged

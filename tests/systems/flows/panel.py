@@ -1,4 +1,4 @@
-"""The panel of the example, which can be away, slow, forgetful or broken."""
+"""The panel of the example, which can be unavailable, slow, forgetful or broken."""
 
 import asyncio
 import importlib.util
@@ -11,7 +11,7 @@ EXAMPLE = ROOT / "examples" / "flows"
 
 
 def load_panel():
-    """Return the module of the panel that the example has."""
+    """Return the module of the example's panel."""
     spec = importlib.util.spec_from_file_location("flow_panel", EXAMPLE / "panel.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -23,7 +23,7 @@ Flow = EXAMPLE_PANEL.Flow
 
 
 class FakePanel(EXAMPLE_PANEL.FlowPanel):
-    """A panel that tests can harm.
+    """A panel that tests can break.
 
     `fails` has the status that requests to a path's beginning are answered with; `status` is what
     executions say of themselves instead of how they are, while it is set; `unknown` is how many
@@ -34,11 +34,11 @@ class FakePanel(EXAMPLE_PANEL.FlowPanel):
         super().__init__(flows, **given)
         self.fails, self.status, self.unknown = {}, None, 0
         self.hangs = asyncio.Event()  # while it is set, launches are made and not answered
-        self.looks = []  # what statuses were asked for with
-        self.launched = []  # executions in order, also of those that are gone
+        self.looks = []  # the queries of status requests
+        self.launched = []  # all executions in order, also deleted ones
 
     def forget_keys(self):
-        """Have nobody be logged in any more."""
+        """Invalidate all logins."""
         self.keys.clear()
 
     def state(self, fid):
@@ -68,7 +68,7 @@ class FakePanel(EXAMPLE_PANEL.FlowPanel):
         return self._failure(request) or await self.end(request)
 
     async def end(self, request):
-        """End an execution, as it is asked to."""
+        """Cancel an execution."""
         return await super()._delete(request)
 
     async def _status(self, request):
@@ -88,9 +88,9 @@ class FakePanel(EXAMPLE_PANEL.FlowPanel):
 
     @property
     def asked_of_runs(self):
-        """What was asked, but for logging in and looking whether it is there."""
+        """All requests except logins and checks."""
         return [each for each in self.asked if each[1] not in ("/api/login", "/flow")]
 
     def count(self, method, path=None):
-        """Return how often something was asked."""
+        """Return the number of requests."""
         return sum(m == method and path in (None, p) for m, p, *_ in self.asked)

@@ -1,17 +1,16 @@
-"""Stores and panels that fail at the wrong moment: a flow is launched once, and is ended."""
+"""Stores and panels that fail at the wrong moment: a flow is launched once, and canceled."""
 
 import asyncio
 import time
 
 import pytest
 
-from onbeat import launchers
 from onbeat.core.runs.run import Busy, Canceled, Failed, Lost, Succeeded
 from onbeat.core.schedule import read_schedule
 from onbeat.errors import StoreFailed
 from onbeat.events import RunRetrying
 from onbeat.ports.store import Attempt
-from onbeat.systems.flows import cancellations
+from onbeat.systems.flows import cancellations, launcher
 from onbeat.systems.flows.cancellations import TO_END
 from onbeat.systems.flows.launch_log import MADE
 from onbeat.systems.flows.launcher import FlowLauncher
@@ -29,7 +28,7 @@ def an_attempt(run_id, n=1, **fields):
 
 
 class Failing:
-    """A store that fails where it is told to, so many times."""
+    """A store whose given methods fail a given number of times."""
 
     def __init__(self, store, **fails):
         self._store, self.fails = store, fails
@@ -49,7 +48,7 @@ class Failing:
 
 
 def launched(world, *attempts, book=None, before=None, **fails):
-    """Return what came of attempts, one after the other, with a store that fails."""
+    """Return the outcomes of consecutive attempts with a failing store."""
 
     async def story(its):
         flows = launcher_of(its.beat, "flow")
@@ -69,39 +68,37 @@ def launched(world, *attempts, book=None, before=None, **fails):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(launchers.flow, "STORE_PATIENCE", 0.3)
+    monkeypatch.setattr(launcher, "STORE_PATIENCE", 0.3)
 
 
-def test_a_store_that_fails_before_a_launch_has_the_run_wait(world):
+def test_store_failure_before_a_launch_makes_the_run_wait(world):
     found = launched(world, an_attempt(7), an_attempt(7, 2), keep=1)
     assert isinstance(found[0], Busy)
     assert isinstance(found[1], Succeeded)
     assert len(world.panel.launched) == 1
 
 
-def test_a_store_that_cannot_be_read_has_the_run_wait_and_one_that_may_run_be_looked_for(
-    world, impatient
-):
+def test_unreadable_store_makes_the_run_wait_or_be_reattached(world, impatient):
     assert isinstance(launched(world, an_attempt(7), kept=99)[0], Busy)
     assert launched(world, an_attempt(7, 2, may_run=True), kept=99) == [Lost()]
     assert launched(world, an_attempt(7, 2, is_to_end=True), kept=99) == [Lost()]
     assert world.panel.launched == []
 
 
-def test_a_store_that_fails_for_a_moment_is_asked_again(world):
+def test_brief_store_failure_is_retried(world):
     (found,) = launched(world, an_attempt(7), kept=2)
     assert isinstance(found, Succeeded)
 
 
-def test_a_store_that_fails_after_a_launch_does_not_have_it_made_twice(world):
-    """The id is entered as soon as that can be done."""
+def test_store_failure_after_a_launch_does_not_repeat_it(world):
+    """The id is stored as soon as the store works."""
     world.panel.flows[URL] = Flow("a report", [], takes=0.5)
     (found,) = launched(world, an_attempt(7), report=2)
     assert isinstance(found, Succeeded)
     assert len(world.panel.launched) == 1
 
 
-def test_through_a_whole_scheduler_a_store_that_fails_launches_nothing_twice(world):
+def test_scheduler_with_a_failing_store_launches_nothing_twice(world):
     world.hourly(retry_count=3, retry_delay=0)
     world.panel.flows[URL] = Flow("a report", [], takes=1.0)
 
@@ -118,7 +115,7 @@ def test_through_a_whole_scheduler_a_store_that_fails_launches_nothing_twice(wor
     assert len(world.panel.launched) == 1
 
 
-# -- what the book says
+# -- the launch log
 
 
 def begun(attempt, fid="", url=None):
@@ -128,49 +125,49 @@ def begun(attempt, fid="", url=None):
 
 
 @pytest.mark.parametrize("entered", [2, 3])
-def test_what_this_attempt_or_a_later_one_has_begun_is_not_launched_again(world, entered):
+def test_launch_begun_by_this_or_a_later_attempt_is_not_repeated(world, entered):
     (found,) = launched(world, an_attempt(7, 2), book=begun(entered))
     assert (found.reason, found.retryable) == ("lost", False)
     assert world.panel.launched == []
 
 
-def test_what_an_earlier_attempt_has_begun_and_that_ended_is_not_looked_for(world):
+def test_ended_launch_of_an_earlier_attempt_is_ignored(world):
     (found,) = launched(world, an_attempt(7, 2), book=begun(1))
     assert isinstance(found, Succeeded)
     assert len(world.panel.launched) == 1
 
 
-def test_what_was_launched_on_another_panel_is_not_asked_of_this_one(world):
+def test_launch_on_another_panel_is_not_requested_from_this_one(world):
     there = "http://10.0.0.1:3370"
     (found,) = launched(world, an_attempt(7, 2, may_run=True), book=begun(1, fid="abc", url=there))
     assert (found.reason, found.retryable) == ("lost", False)
-    assert found.error.startswith(f"it was launched as abc on {there}, and flows_panel is http")
+    assert found.error.startswith(f"it was launched as abc on {there}, but flows_panel is http")
     assert world.panel.asked_of_runs == []
 
 
-# -- endings
+# -- cancellations
 
 
-def test_a_run_that_is_only_to_be_found_is_ended(world):
+def test_canceled_detached_run_is_reattached_and_canceled(world):
     async def launch(its, panel):
         its.panel.status = "running"
         answer = await panel.ask("POST", URL, body={})
         body = {"url": its.url, "begun_at": 0, "fid": answer.body["result"], "attempt": 1}
         await its.service.keep(MADE, "7", body)
 
-    asked_to = Canceled("ended because it was asked to")
+    asked_to = Canceled("canceled as requested")
     to_end = an_attempt(7, 2, may_run=True, is_to_end=True)
     assert launched(world, to_end, before=launch) == [asked_to]
     assert world.panel.executions == {}
 
 
-def test_a_run_that_is_to_be_ended_and_was_not_launched_is_canceled(world):
+def test_canceled_detached_run_without_a_launch_is_canceled(world):
     found = launched(world, an_attempt(7, 2, may_run=True, is_to_end=True))
-    assert found == [Canceled("ended because it was asked to")]
+    assert found == [Canceled("canceled as requested")]
     assert world.panel.asked_of_runs == []
 
 
-def test_one_in_doubt_that_is_to_be_ended_is_told_as_lost(world):
+def test_canceled_launch_in_doubt_is_lost(world):
     (found,) = launched(world, an_attempt(7, 2, may_run=True, is_to_end=True), book=begun(1))
     assert isinstance(found, Failed)
     assert found.reason == "lost"
@@ -195,7 +192,7 @@ def end_slowly(its, begun, may_end):
     its.panel.end = slow
 
 
-def test_a_node_that_is_stopped_while_a_flow_is_ended_ends_it_first(world):
+def test_node_that_stops_during_a_cancellation_finishes_it_first(world):
     world.hourly()
     world.panel.status = "running"
     begun = []
@@ -215,7 +212,7 @@ def test_a_node_that_is_stopped_while_a_flow_is_ended_ends_it_first(world):
 
 
 @pytest.mark.parametrize("how", ["broken", "away"])
-def test_a_flow_that_could_not_be_ended_is_ended_once_the_panel_does(world, told, how):
+def test_failed_cancellation_is_retried_until_the_panel_confirms(world, logged, how):
     world.hourly()
     world.panel.status = "running"
 
@@ -239,13 +236,13 @@ def test_a_flow_that_could_not_be_ended_is_ended_once_the_panel_does(world, told
 
     world.play(first)
     fid = world.panel.launched[0]["fid"]
-    lines = [line for _, line in told()]
-    assert any(f"{KEY}: {fid} could not be ended, and is tried again" in each for each in lines)
-    assert f"{KEY}: {fid} is ended" in lines
+    lines = [line for _, line in logged()]
+    assert any(f"{KEY}: {fid} could not be canceled, will be retried" in each for each in lines)
+    assert f"{KEY}: {fid} is canceled" in lines
     assert any(f": launched as {fid}" in each for each in lines)
 
 
-def test_the_next_scheduler_ends_what_could_not_be_ended(world):
+def test_next_scheduler_continues_failed_cancellations(world):
     world.hourly()
     world.panel.status = "running"
 
@@ -263,7 +260,7 @@ def test_the_next_scheduler_ends_what_could_not_be_ended(world):
     world.play(first, second)
 
 
-def test_what_cannot_be_ended_for_a_day_is_given_up_and_told(world, told):
+def test_cancellation_is_given_up_after_a_day_and_logged(world, logged):
     async def story(its):
         its.panel.fails = {"DELETE /outputs": 500}
         since = its.clock.now()
@@ -274,11 +271,13 @@ def test_what_cannot_be_ended_for_a_day_is_given_up_and_told(world, told):
         await until_none_is_kept(its)
 
     world.play(story)
-    (line,) = [line for level, line in told() if level == "ERROR"]
-    assert line.startswith(f"{KEY}: abc on {world.url} could not be ended for a day, and may run")
+    (line,) = [line for level, line in logged() if level == "ERROR"]
+    assert line.startswith(
+        f"{KEY}: abc on {world.url} could not be canceled for a day, and may be running"
+    )
 
 
-def test_a_flow_beyond_its_timeout_that_cannot_be_ended_is_ended_later(world):
+def test_failed_cancellation_after_a_timeout_is_retried(world):
     world.panel.status = "running"
 
     async def story(its):
@@ -293,17 +292,17 @@ def test_a_flow_beyond_its_timeout_that_cannot_be_ended_is_ended_later(world):
 
     run = world.play(story)
     assert (run.status, run.reason) == ("FAILED", "timeout")
-    assert "the panel has not ended it: it is asked again" in run.log_tail
+    assert "the panel has not canceled it; the request is retried" in run.log_tail
 
 
-def test_an_attempt_that_is_over_is_not_left_to_anybody(world):
+def test_ended_attempt_is_not_left_to_another_node(world):
     world.panel.flows[URL] = Flow("a report", [], fails="no more quota")
 
     async def story(its):
         flows = launcher_of(its.beat, "flow")
         failed, _ = await flows.launch(an_attempt(7))
         after_failure = flows.leave([7])
-        flows.heard(0, [RunRetrying(KEY, 7, 0, 1, 0, "error", "no more quota")])
+        flows.on_events(0, [RunRetrying(KEY, 7, 0, 1, 0, "error", "no more quota")])
         its.panel.fails = {f"GET {URL}": 503}
         busy, _ = await flows.launch(an_attempt(7, 2))
         return failed, busy, after_failure, flows.leave([7])
@@ -314,7 +313,7 @@ def test_an_attempt_that_is_over_is_not_left_to_anybody(world):
     assert left == [frozenset(), frozenset()]
 
 
-def test_whoever_ends_a_flow_does_not_wait_for_a_panel_that_says_nothing(world, monkeypatch):
+def test_cancellation_does_not_wait_for_a_silent_panel(world, monkeypatch):
     monkeypatch.setattr(cancellations, "LAST_WORDS", 0.2)
     world.hourly()
     world.panel.status = "running"

@@ -1,4 +1,4 @@
-"""The example that the page shows, started as `make example-flows` does."""
+"""The example of the page, started as `make example-flows` does."""
 
 import os
 import re
@@ -19,14 +19,14 @@ from tests.systems.flows.panel import EXAMPLE, EXAMPLE_PANEL, ROOT
 PAGE = ROOT / "docs" / "flows.md"
 
 
-def test_the_page_shows_the_example():
+def test_page_shows_the_example():
     shown = dict(re.findall(r"```\w+ title=(\S+)\n(.*?)```", PAGE.read_text(), re.DOTALL))
     assert shown.keys() == {"onbeat.toml", "exposes/reports.yaml"}
     for name, text in shown.items():
         assert text == (EXAMPLE / name).read_text()
 
 
-def test_one_command_copies_it_and_starts_all_of_it():
+def test_one_command_copies_and_starts_the_example():
     makefile = (ROOT / "Makefile").read_text()
     recipe = re.search(
         r"^example-flows: \.venv/run\.stamp.*\n((?:\t.*\n)+)", makefile, re.MULTILINE
@@ -35,14 +35,14 @@ def test_one_command_copies_it_and_starts_all_of_it():
     assert "cd .onbeat/flows && ../../$(BIN)/python play.py" in recipe[1]
 
 
-def test_its_settings_are_those_of_a_timer(tmp_path):
+def test_settings_of_the_example_are_those_of_a_timer(tmp_path):
     shutil.copy(EXAMPLE / "onbeat.toml", tmp_path)
     found = Settings.load(environment={}, folder=tmp_path)
     assert (found.flows_exposes, found.flows_interval) == ("exposes", 5000)
     assert list(EXAMPLE_PANEL.FLOWS) == ["/-/127.0.0.1/8125/-/", "/-/127.0.0.1/8125/-/clean"]
 
 
-def test_it_does_what_the_page_says(tmp_path):
+def test_example_does_what_the_page_shows(tmp_path):
     folder, panel, api = tmp_path / "flows", free_port(), free_port()
     shutil.copytree(EXAMPLE, folder)
     toml = folder / "onbeat.toml"
@@ -70,7 +70,7 @@ def test_it_does_what_the_page_says(tmp_path):
 
 
 def started_by_hand(folder, api):
-    """Start the first flow as soon as it is there; return its run when that has ended."""
+    """Start the first flow as soon as it exists; return its ended run."""
     until, token = time.monotonic() + 30, folder / "onbeat.db.token"
     while not token.exists() and time.monotonic() < until:
         time.sleep(0.05)
@@ -90,7 +90,7 @@ def started_by_hand(folder, api):
 
 
 @pytest.mark.parametrize("program", ["panel.py", "play.py"])
-def test_a_port_that_is_taken_is_told_in_one_line(program, tmp_path):
+def test_port_in_use_is_reported_in_one_line(program, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         there = f"127.0.0.1:{taken.getsockname()[1]}"
         done = subprocess.run(

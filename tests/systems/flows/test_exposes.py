@@ -1,4 +1,4 @@
-"""Exposes, their flows, and the blocks that say when these run."""
+"""Exposes, their flows, and `schedule:` blocks."""
 
 import asyncio
 import json
@@ -78,7 +78,7 @@ def test_next_times_are_those_that_another_parser_computes(cron):
 
 
 @pytest.mark.req("K66")
-def test_a_timezone_may_be_named(world):
+def test_timezone_of_a_block_is_used(world):
     assert next_run(world, cron="0 9 * * *", timezone="America/New_York") == "2026-01-01T14:00:00Z"
 
 
@@ -86,7 +86,7 @@ def test_a_timezone_may_be_named(world):
 @pytest.mark.parametrize(
     "other", [{"every": "1h"}, {"at": "2027-01-01T00:00"}, {"daily": "17:00"}, {"startup": "1s"}]
 )
-def test_whatever_else_says_when_is_refused_by_name(other):
+def test_other_triggers_than_cron_are_refused_by_name(other):
     (name,) = other
     for block in (other, other | {"cron": "0 * * * *"}):
         with pytest.raises(
@@ -99,7 +99,7 @@ def test_whatever_else_says_when_is_refused_by_name(other):
     ("block", "told"),
     [
         ({}, "schedule.cron: it is missing"),
-        (5, "schedule: 5 is no set of fields"),
+        (5, "schedule: 5 is not a set of fields"),
         ({"cron": 5}, "schedule.cron: 5 is not a text"),
         (
             {"cron": "* * * *"},
@@ -108,25 +108,31 @@ def test_whatever_else_says_when_is_refused_by_name(other):
         ({"cron": "0 0 9 * * *"}, "schedule.cron: 6 fields in"),
         ({"cron": "61 * * * *"}, "schedule.cron.minute: '61' is not a minute"),
         ({"cron": "0 0 31 2 *"}, "schedule.cron"),
-        ({"cron": "0 * * * *", "inputs": [1]}, "schedule.inputs: [1] is no set of names"),
+        ({"cron": "0 * * * *", "inputs": [1]}, "schedule.inputs: [1] is not a set of names"),
         ({"cron": "0 * * * *", "enabled": "yes"}, "schedule.enabled: 'yes' is neither"),
         ({"cron": "0 * * * *", "timezone": "Berlin"}, "schedule.timezone: "),
-        ({"cron": "0 * * * *", "retry_count": -1}, "schedule.retry_count: -1 is no such number"),
+        (
+            {"cron": "0 * * * *", "retry_count": -1},
+            "schedule.retry_count: -1 is not a valid number",
+        ),
         ({"cron": "0 * * * *", "retry_delay": "soon"}, "schedule.retry_delay: "),
-        ({"cron": "0 * * * *", "entry_point": "x"}, "schedule.entry_point: 'x' names no function"),
+        (
+            {"cron": "0 * * * *", "entry_point": "x"},
+            "schedule.entry_point: 'x' does not name a function",
+        ),
         (
             {"cron": "0 * * * *", "input": {}},
             "schedule.input: no field has this name (did you mean 'inputs'?)",
         ),
     ],
 )
-def test_a_block_that_is_wrong_is_refused_by_its_field(block, told):
+def test_invalid_block_is_refused_by_its_field(block, told):
     with pytest.raises(InvalidSchedule) as refused:
         schedule_of(read_config(block), url=URL, key=KEY)
     assert str(refused.value).startswith(told)
 
 
-def test_blocks_and_standings_are_typed():
+def test_blocks_and_statuses_are_typed():
     found = read_config({"cron": "0 * * * *", "inputs": {"a": 1}, "retry_delay": "5m"})
     assert found == ScheduleConfig("0 * * * *", {"a": 1}, retry_delay=300)
     assert (found.enabled, found.timezone, found.retry_count) == (True, "UTC", 0)
@@ -177,7 +183,7 @@ def test_a_key_is_the_name_of_the_expose_and_the_url_with_one_slash(url, key):
     assert schedule_id_of(key) == key
 
 
-def test_keys_that_cannot_be_ids_have_ids_that_no_other_key_has():
+def test_keys_that_are_not_ids_get_unique_ids():
     keys = [
         "a/x y",
         "a/x_y",
@@ -199,7 +205,7 @@ def test_keys_that_cannot_be_ids_have_ids_that_no_other_key_has():
         )
 
 
-def test_an_entry_point_is_run_on_a_cluster_instead_of_asking_the_panel():
+def test_entry_point_runs_on_a_cluster_instead_of_the_panel():
     config = read_config(
         {"cron": "0 * * * *", "entry_point": "agents.report:run", "inputs": {"a": 1}}
     )
@@ -212,7 +218,7 @@ def test_an_entry_point_is_run_on_a_cluster_instead_of_asking_the_panel():
 
 
 @pytest.mark.req("K55")
-def test_an_invalid_cron_is_left_out_with_a_warning_and_hurts_no_other(world, told):
+def test_flow_with_an_invalid_cron_is_ignored_with_a_warning_and_affects_no_other(world, logged):
     world.expose(
         "reports",
         (URL, 'schedule: {cron: "61 * * * *"}'),
@@ -231,12 +237,12 @@ def test_an_invalid_cron_is_left_out_with_a_warning_and_hurts_no_other(world, to
     }
     assert found[KEY] == "schedule.cron.minute: '61' is not a minute (0 to 59)"
     assert "url: it is missing" in found["reports/meta[3]"]
-    warned = [line for level, line in told() if level == "WARNING"]
-    assert f"{KEY} is left out: {found[KEY]}" in warned
+    warned = [line for level, line in logged() if level == "WARNING"]
+    assert f"{KEY} is ignored: {found[KEY]}" in warned
     assert len(warned) == 4
 
 
-def test_what_is_invalid_is_told_once_for_each_change(world, told):
+def test_invalid_flow_is_logged_once_for_each_change(world, logged):
     world.hourly(cron="61 * * * *")
 
     async def story(its):
@@ -250,23 +256,23 @@ def test_what_is_invalid_is_told_once_for_each_change(world, told):
         await its.timer.reconcile()
 
     world.play(story)
-    warned = [line for level, line in told() if level == "WARNING"]
+    warned = [line for level, line in logged() if level == "WARNING"]
     assert [line.count("'61'") for line in warned] == [1, 0, 0]
 
 
 @pytest.mark.req("K15")
 @pytest.mark.parametrize("switch", ["expose", "flow"])
-def test_what_is_disabled_on_the_panel_is_not_scheduled(world, switch):
+def test_disabled_flow_is_not_scheduled(world, switch):
     flow = {"url": URL, "data": HOURLY, "enabled": switch != "flow"}
     world.expose("reports", flow, enabled=int(switch != "expose"))
     assert invalid(world) == ({}, [])
 
 
 @pytest.mark.req("K27")
-def test_each_loop_reads_the_enabled_exposes_of_the_database_and_no_others(world, told):
+def test_each_loop_reads_the_enabled_exposes_of_the_database_and_no_others(world, logged):
     world.settings = {"flows_interval": 50}
     world.hourly()
-    world.expose("broken", meta="{", enabled=0)  # which is not even looked at
+    world.expose("broken", meta="{", enabled=0)  # which is not read
 
     async def story(its):
         async def until_there_are(*names):
@@ -279,34 +285,34 @@ def test_each_loop_reads_the_enabled_exposes_of_the_database_and_no_others(world
         await until_there_are("reports")
         its.hourly("other")
         await until_there_are("reports", "other")
-        its.expose("reports", enabled=0)  # by another loop, and another
+        its.expose("reports", enabled=0)  # after two more intervals
         await until_there_are("other")
         its.expose("reports", enabled=1)
         await until_there_are("reports", "other")
         its.expose("broken", meta="{", enabled=1)
-        await its.until(lambda: any("broken is left out" in line for _, line in told()))
-        return [line for _, line in told()]
+        await its.until(lambda: any("broken is ignored" in line for _, line in logged()))
+        return [line for _, line in logged()]
 
     lines = world.play(story)
-    assert sum("broken is left out" in line for line in lines) == 1
-    assert lines.index(f"{KEY} is scheduled no longer") < len(lines) - 1
+    assert sum("broken is ignored" in line for line in lines) == 1
+    assert lines.index(f"{KEY} is no longer scheduled") < len(lines) - 1
 
 
 @pytest.mark.parametrize("switch", [[1], {}, "yes", 2, 0.5, {"on": True}])
 @pytest.mark.parametrize("of", ["expose", "flow"])
-def test_a_switch_that_is_neither_on_nor_off_is_told_and_hurts_no_other(switch, of):
+def test_invalid_enabled_is_reported_and_affects_no_other(switch, of):
     flow = {"url": URL, "data": {"schedule": {"cron": "0 * * * *"}}}
     wrong = {"meta": [flow | {"enabled": switch}]}
     if of == "expose":
         wrong = {"meta": [flow], "enabled": switch}
     found = read_exposes([("a", wrong), ("b", {"meta": [flow], "enabled": 1})], str)
-    assert list(found.right) == ["b/-/127.0.0.1/8125/-"]
+    assert list(found.valid) == ["b/-/127.0.0.1/8125/-"]
     (why,) = found.invalid.values()
     assert why.startswith("enabled: ")
     assert why.endswith(" is neither true nor false (true or false)")
 
 
-def test_whatever_else_is_wrong_with_an_expose_is_its_own():
+def test_any_error_in_an_expose_affects_no_other():
     class Odd(dict):
         def get(self, name, default=None):
             raise RuntimeError("no such luck")
@@ -314,13 +320,13 @@ def test_whatever_else_is_wrong_with_an_expose_is_its_own():
     flow = {"url": URL, "data": {"schedule": {"cron": "0 * * * *"}}}
     both = {"meta": [flow, Odd(), flow | {"url": f"{URL}clean"}]}
     found = read_exposes([("a", Odd()), ("b", both), ("c", {"meta": [flow]})], str)
-    assert list(found.right) == [f"{each}/-/127.0.0.1/8125/-" for each in ("b", "c")]
+    assert list(found.valid) == [f"{each}/-/127.0.0.1/8125/-" for each in ("b", "c")]
     assert found.unread == {"a", "b"}
     assert "it cannot be read: RuntimeError: no such luck" in found.invalid["a"]
 
 
 @pytest.mark.req("K15", "K29")
-def test_a_schedule_that_is_disabled_says_so_of_each_tick_and_can_be_started_by_hand(world):
+def test_disabled_flow_skips_its_ticks_and_can_be_started_manually(world):
     world.hourly(enabled=False)
 
     async def story(its):
@@ -347,7 +353,7 @@ def test_other_keys_beside_the_schedule_are_allowed_and_untouched(world):
     assert world.exposes.read_bytes() == before
 
 
-def test_flows_without_a_schedule_are_none_of_ours(world):
+def test_flows_without_a_schedule_are_ignored(world):
     world.expose(
         "reports", (URL, "display: x"), (f"{URL}a", "schedule:\n"), (f"{URL}b", ""), {"url": "/c"}
     )
@@ -373,7 +379,7 @@ def test_a_folder_of_yaml_files_is_read_like_the_table(world):
     assert right == ["plain/-/x", KEY]
     assert found.keys() == {"other", "broken", "Odd"}
     assert found["other"].startswith("name: other.yaml has the other name 'another'")
-    assert "is no name of an expose" in found["Odd"]
+    assert "is not the name of an expose" in found["Odd"]
 
 
 def test_the_file_is_opened_for_reading_only(tmp_path):
@@ -386,7 +392,7 @@ def test_the_file_is_opened_for_reading_only(tmp_path):
 
 
 @pytest.mark.parametrize("kept_in", ["table", "folder"])
-def test_more_exposes_than_are_read_remove_nothing(world, told, monkeypatch, kept_in):
+def test_more_exposes_than_are_read_remove_nothing(world, logged, monkeypatch, kept_in):
     monkeypatch.setattr(sources, "MOST_EXPOSES", 2)
     if kept_in == "folder":
         world.exposes = world.folder / "exposes"
@@ -408,12 +414,12 @@ def test_more_exposes_than_are_read_remove_nothing(world, told, monkeypatch, kep
         return sorted(await its.listed())
 
     assert world.play(story) == [f"{each}/-/127.0.0.1/8125/-" for each in "xy"]
-    (warned,) = [line for level, line in told() if level == "WARNING"]
+    (warned,) = [line for level, line in logged() if level == "WARNING"]
     assert warned.endswith("has more than 2 exposes (2 at most)")
 
 
 @pytest.mark.parametrize("harm", ["unmounted", "emptied"])
-def test_a_folder_that_is_not_there_removes_nothing_and_one_that_was_emptied_does(world, harm):
+def test_missing_folder_removes_nothing_and_an_emptied_one_does(world, harm):
     world.exposes = world.folder / "disk" / "exposes"
     world.exposes.mkdir(parents=True)
     file = world.exposes / "reports.yaml"

@@ -1,4 +1,4 @@
-"""What a panel may answer, or fail to, and what becomes of a launch then."""
+"""Answers and failures of a panel, and the outcomes of launches."""
 
 import asyncio
 import time
@@ -45,7 +45,7 @@ def test_a_launch_answered_200_without_a_result_is_a_failed_launch(world):
     world.panel.fails = {f"POST {URL}": 200}
     run = played(world)
     assert (run.status, run.reason) == ("FAILED", "launch_failed")
-    assert "without an id" in run.error
+    assert "the panel returned no id" in run.error
 
 
 def test_a_flow_that_the_panel_does_not_have_is_a_failed_launch(world):
@@ -55,16 +55,16 @@ def test_a_flow_that_the_panel_does_not_have_is_a_failed_launch(world):
     assert "the panel has no flow /-/nowhere/-/" in run.error
 
 
-def test_inputs_that_the_form_does_not_have_are_told_and_the_flow_is_launched(world, told):
+def test_inputs_missing_from_the_form_are_logged_and_the_flow_is_launched(world, logged):
     world.hourly(inputs={"query": "x", "sleep": 5})
     run = played(world)
     assert run.status == "SUCCESS"
     assert f"warning: the form of {URL} has no field 'sleep'" in run.log_tail
     assert world.panel.launched[0]["inputs"] == {"query": "x"}
-    assert any(level == "WARNING" and "'sleep'" in line for level, line in told())
+    assert any(level == "WARNING" and "'sleep'" in line for level, line in logged())
 
 
-def test_it_logs_in_again_once_its_key_is_known_no_more(world):
+def test_launcher_logs_in_again_when_its_key_has_expired(world):
     world.hourly()
 
     async def story(its):
@@ -74,19 +74,22 @@ def test_it_logs_in_again_once_its_key_is_known_no_more(world):
         return await its.statuses()
 
     assert world.play(story) == [("SUCCESS", None)] * 2
-    assert world.panel.count("POST", "/api/login") == 2 + 1  # one to look whether it is there
+    assert world.panel.count("POST", "/api/login") == 2 + 1  # one is the check
 
 
-def test_a_wrong_password_is_a_failed_launch_and_told_nowhere(world, told):
+def test_wrong_password_fails_the_launch_and_is_never_shown(world, logged):
     world.hourly()
     world.panel.users["timer"] = "another"
     run = played(world)
     assert (run.status, run.reason) == ("FAILED", "launch_failed")
-    assert "does not let 'timer' in: HTTP 401: Unauthorized: Invalid name or password" in run.error
-    assert "sesame" not in f"{run}{told()}"
+    assert (
+        "refuses the login of 'timer': HTTP 401: Unauthorized: Invalid name or password"
+        in run.error
+    )
+    assert "sesame" not in f"{run}{logged()}"
 
 
-def test_a_secret_that_is_not_there_is_a_failed_launch(world):
+def test_missing_secret_fails_the_launch(world):
     world.hourly()
     (world.folder / "secrets" / "panel").unlink()
     run = played(world)
@@ -96,7 +99,7 @@ def test_a_secret_that_is_not_there_is_a_failed_launch(world):
 
 @pytest.mark.req("K54")
 @pytest.mark.parametrize("broken", ["login", "form", "launch", "nobody"])
-def test_while_the_panel_is_away_it_is_asked_again_at_the_next_interval(world, told, broken):
+def test_unavailable_panel_is_retried_at_the_next_interval(world, logged, broken):
     world.hourly()
     paths = {"login": "/api/login", "form": f"GET {URL}", "launch": f"POST {URL}"}
 
@@ -120,21 +123,21 @@ def test_while_the_panel_is_away_it_is_asked_again_at_the_next_interval(world, t
     assert still.attempt == 1
     assert (run.status, run.deferrals) == ("SUCCESS", 1)
     assert len(world.panel.launched) == 1
-    assert any(level == "ERROR" and "the panel is not there" in line for level, line in told())
+    assert any(level == "ERROR" and "the panel is unavailable" in line for level, line in logged())
 
 
-def test_a_launch_whose_answer_is_lost_is_in_doubt_and_not_made_again(world):
+def test_launch_without_an_answer_is_in_doubt_and_not_repeated(world):
     world.hourly(retry_count=3, retry_delay=0)
     world.panel.hangs.set()
     run = played(world)
     assert len(world.panel.launched) == 1
     assert (run.status, run.reason, run.attempt) == ("FAILED", "lost", 1)
-    assert "it may run, and is not launched again" in run.error
+    assert "it may be running, and is not launched again" in run.error
 
 
 @pytest.mark.parametrize("status", [500, 502, 504])
-def test_a_launch_that_a_panel_breaks_on_is_in_doubt_and_not_made_again(world, status):
-    """It answered a moment before, so that it, or who is behind it, has heard the launch."""
+def test_launch_answered_with_a_server_error_is_in_doubt_and_not_repeated(world, status):
+    """It answered a moment before, so it may have received the launch."""
     world.hourly(retry_count=3, retry_delay=0)
     world.panel.fails = {f"POST {URL}": status}
 
@@ -145,17 +148,17 @@ def test_a_launch_that_a_panel_breaks_on_is_in_doubt_and_not_made_again(world, s
 
     run = world.play(story)
     assert (run.status, run.reason, run.attempt) == ("FAILED", "lost", 1)
-    assert "it may run, and is not launched again" in run.error
+    assert "it may be running, and is not launched again" in run.error
     assert world.panel.count("POST", URL) == 1
 
 
-def test_a_launch_that_is_not_written_down_yet_is_looked_for_again(world):
+def test_new_launch_unknown_to_the_panel_is_polled_again(world):
     world.hourly()
     world.panel.unknown = 3
     assert played(world).status == "SUCCESS"
 
 
-def test_a_panel_that_is_broken_for_a_while_is_asked_until_it_answers(world, told):
+def test_failing_panel_is_polled_until_it_answers(world, logged):
     world.hourly()
     world.panel.status = "running"
 
@@ -173,12 +176,12 @@ def test_a_panel_that_is_broken_for_a_while_is_asked_until_it_answers(world, tol
 
     run = world.play(story)
     assert run.status == "SUCCESS"
-    away = [line for level, line in told() if level == "ERROR" and "does not answer" in line]
+    away = [line for level, line in logged() if level == "ERROR" and "does not answer" in line]
     assert len(away) == 1
 
 
 @pytest.mark.parametrize("status", [403, 408, 429])
-def test_a_panel_that_refuses_to_tell_has_not_said_that_it_is_over(world, status):
+def test_panel_that_refuses_the_status_does_not_end_the_run(world, status):
     world.hourly()
     world.panel.status = "running"
 
@@ -195,7 +198,7 @@ def test_a_panel_that_refuses_to_tell_has_not_said_that_it_is_over(world, status
     assert world.play(story) == [("SUCCESS", None)]
 
 
-def test_an_execution_that_somebody_deleted_on_the_panel_is_a_failure(world):
+def test_execution_deleted_on_the_panel_fails_the_run(world):
     world.hourly()
     world.panel.status = "running"
 
@@ -213,7 +216,7 @@ def test_an_execution_that_somebody_deleted_on_the_panel_is_a_failure(world):
     assert "the panel does not know" in run.error
 
 
-def test_whoever_cancels_a_run_has_the_flow_ended_on_the_panel(world):
+def test_canceled_run_cancels_the_flow_on_the_panel(world):
     world.hourly()
     world.panel.status = "running"
 
@@ -229,7 +232,7 @@ def test_whoever_cancels_a_run_has_the_flow_ended_on_the_panel(world):
     assert world.panel.executions == {}
 
 
-def test_a_flow_that_takes_longer_than_its_timeout_is_ended_on_the_panel(world):
+def test_flow_beyond_its_timeout_is_canceled_on_the_panel(world):
     world.panel.status = "running"
 
     async def story(its):
@@ -244,7 +247,7 @@ def test_a_flow_that_takes_longer_than_its_timeout_is_ended_on_the_panel(world):
     assert world.panel.executions == {}
 
 
-def test_a_scheduler_that_was_killed_finds_what_runs_and_goes_on_with_it(world):
+def test_killed_scheduler_reattaches_running_flows(world):
     world.hourly()
     world.panel.status = "running"
 
@@ -261,10 +264,10 @@ def test_a_scheduler_that_was_killed_finds_what_runs_and_goes_on_with_it(world):
     assert run.external_id == world.panel.launched[0]["fid"]
     assert len(world.panel.launched) == 1
     assert left == []
-    assert "found again" in run.log_tail
+    assert "reattached" in run.log_tail
 
 
-def test_a_scheduler_that_is_stopped_leaves_the_flow_running_and_goes_on_with_it(world):
+def test_stopped_scheduler_leaves_the_flow_running_and_reattaches_it(world):
     world.hourly()
     world.panel.status = "running"
 
@@ -284,7 +287,7 @@ def test_a_scheduler_that_is_stopped_leaves_the_flow_running_and_goes_on_with_it
     assert len(world.panel.executions) == 1
 
 
-def test_a_launch_that_was_begun_by_a_node_that_died_is_lost_and_not_made_again(world):
+def test_launch_begun_by_a_dead_node_is_lost_and_not_repeated(world):
     world.hourly()
     world.panel.status = "running"
 
@@ -299,11 +302,13 @@ def test_a_launch_that_was_begun_by_a_node_that_died_is_lost_and_not_made_again(
 
     run = world.play(story)
     assert (run.status, run.reason) == ("FAILED", "lost")
-    assert "a node fell silent while it was launching it" in run.error
+    assert "a node stopped responding while launching it" in run.error
     assert len(world.panel.launched) == 1
 
 
-def test_a_scheduler_that_dies_before_an_end_is_recorded_launches_nothing_again(world, monkeypatch):
+def test_scheduler_that_dies_before_an_outcome_is_recorded_does_not_launch_again(
+    world, monkeypatch
+):
     world.hourly()
     read, held = [], asyncio.Event()
 
@@ -326,7 +331,7 @@ def test_a_scheduler_that_dies_before_an_end_is_recorded_launches_nothing_again(
     assert len(world.panel.launched) == 1
 
 
-def test_a_tick_finds_a_flow_in_its_way_that_nobody_has_found_again_yet(world):
+def test_tick_is_skipped_while_a_detached_flow_is_not_reattached_yet(world):
     world.hourly()
     world.panel.status = "running"
 
@@ -342,7 +347,7 @@ def test_a_tick_finds_a_flow_in_its_way_that_nobody_has_found_again_yet(world):
     assert len(world.panel.launched) == 1
 
 
-def test_without_a_panel_flows_wait_and_the_log_says_so(world, told):
+def test_without_a_panel_flows_wait_and_a_warning_is_logged(world, logged):
     world.hourly()
     world.settings = {"flows_panel": ""}
 
@@ -351,11 +356,11 @@ def test_without_a_panel_flows_wait_and_the_log_says_so(world, told):
         return await its.statuses()
 
     assert world.play(story) == [("ENQUEUED", None)]
-    assert ("WARNING", "flows_panel names no panel: flows wait for a node that has one") in told()
+    assert ("WARNING", "flows_panel is not set: flows wait for a node that has a panel") in logged()
 
 
-def test_a_password_that_is_no_reference_is_refused():
-    with pytest.raises(InvalidSettings, match=r"flows_password: it is no reference to a secret"):
+def test_password_that_is_not_a_reference_is_refused():
+    with pytest.raises(InvalidSettings, match=r"flows_password: it is not a reference to a secret"):
         Panel(None, "http://127.0.0.1:3370", user="timer", password="sesame")
 
 
@@ -363,27 +368,30 @@ def test_a_password_that_is_no_reference_is_refused():
     ("run", "told"),
     [
         ({"flow": {}}, "run.flow.url: it is missing"),
-        ({"flow": "/-/x/-/"}, "run.flow: '/-/x/-/' is no set of fields"),
+        ({"flow": "/-/x/-/"}, "run.flow: '/-/x/-/' is not a set of fields"),
         ({"flow": {"url": "https://elsewhere.example/x"}}, "run.flow.url: 'https://elsewhere"),
         ({"flow": {"url": "//elsewhere.example/x"}}, "run.flow.url: '//elsewhere.example/x' is no"),
-        ({"flow": {"url": "/a/../b"}}, "run.flow.url: '/a/../b' is no path of a flow"),
-        ({"flow": {"url": "/-/a?b=c"}}, "run.flow.url: '/-/a?b=c' is no path of a flow"),
-        ({"flow": {"url": "/role"}}, "run.flow.url: '/role' is no path of a flow (such as /-/"),
-        ({"flow": {"url": "/-/"}}, "run.flow.url: '/-/' is no path"),
-        ({"flow": {"url": "/-/../role"}}, "run.flow.url: '/-/../role' is no path"),
-        ({"flow": {"url": "/-/./a"}}, "run.flow.url: '/-/./a' is no path"),
-        ({"flow": {"url": "/-/%2e%2e/role"}}, "run.flow.url: '/-/%2e%2e/role' is no path"),
-        ({"flow": {"url": "/-/a%2frole"}}, "run.flow.url: '/-/a%2frole' is no path"),
-        ({"flow": {"url": "/-//a"}}, "run.flow.url: '/-//a' is no path"),
-        ({"flow": {"url": "/-/a//"}}, "run.flow.url: '/-/a//' is no path"),
-        ({"flow": {"url": "/-/a\n"}}, "run.flow.url: '/-/a\\n' is no path"),
-        ({"flow": {"url": "/-/a", "key": ""}}, "run.flow.key: '' is no key"),
+        ({"flow": {"url": "/a/../b"}}, "run.flow.url: '/a/../b' is not the path of a flow"),
+        ({"flow": {"url": "/-/a?b=c"}}, "run.flow.url: '/-/a?b=c' is not the path of a flow"),
+        (
+            {"flow": {"url": "/role"}},
+            "run.flow.url: '/role' is not the path of a flow (such as /-/",
+        ),
+        ({"flow": {"url": "/-/"}}, "run.flow.url: '/-/' is not the path"),
+        ({"flow": {"url": "/-/../role"}}, "run.flow.url: '/-/../role' is not the path"),
+        ({"flow": {"url": "/-/./a"}}, "run.flow.url: '/-/./a' is not the path"),
+        ({"flow": {"url": "/-/%2e%2e/role"}}, "run.flow.url: '/-/%2e%2e/role' is not the path"),
+        ({"flow": {"url": "/-/a%2frole"}}, "run.flow.url: '/-/a%2frole' is not the path"),
+        ({"flow": {"url": "/-//a"}}, "run.flow.url: '/-//a' is not the path"),
+        ({"flow": {"url": "/-/a//"}}, "run.flow.url: '/-/a//' is not the path"),
+        ({"flow": {"url": "/-/a\n"}}, "run.flow.url: '/-/a\\n' is not the path"),
+        ({"flow": {"url": "/-/a", "key": ""}}, "run.flow.key: '' is not a key"),
         ({"flow": {"url": "/-/a", "panel": "x"}}, "run.flow.panel: no field has this name"),
         ({"flow": {"url": "/{{ date }}"}}, "run.flow: a flow has no templates"),
         (FLOW | {"inputs": {"a": "secret://b"}}, "run.inputs.a: a secret would be visible here"),
     ],
 )
-def test_what_is_no_flow_is_refused_when_it_is_defined(run, told):
+def test_invalid_flow_target_is_refused_when_defined(run, told):
     def define():
         check_target(read_schedule("a", {"every": "1h", "run": run}))
 
@@ -412,8 +420,8 @@ def test_the_inputs_of_a_flow_may_have_templates(world):
     assert world.panel.launched[0]["inputs"] == {"query": "report of 2026-01-01"}
 
 
-def test_a_panel_waits_for_what_is_unknown_only_in_the_beginning(world):
-    """What was deleted would else be waited for, by every look at it."""
+def test_extended_status_is_requested_only_at_the_beginning(world):
+    """With `extended`, the panel would wait for a deleted output at every poll."""
     world.hourly()
     world.panel.flows[URL] = Flow("a report", [], takes=0.5)
 

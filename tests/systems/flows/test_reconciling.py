@@ -1,4 +1,4 @@
-"""Exposes are looked at every interval, and the store is brought in step with them."""
+"""Exposes are read every interval, and the store is brought in step with them."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ def test_an_edit_is_picked_up_at_the_next_interval_without_a_restart(world):
 
 
 @pytest.mark.req("K56")
-def test_an_expose_that_is_deleted_takes_its_own_schedules_with_it_and_no_others(world, told):
+def test_deleted_expose_deletes_only_its_schedules(world, logged):
     world.hourly("reports")
     world.hourly("other")
 
@@ -50,10 +50,10 @@ def test_an_expose_that_is_deleted_takes_its_own_schedules_with_it_and_no_others
         return sorted(row.schedule_id for row in await its.beat.schedules())
 
     assert world.play(story) == ["mine", "other/-/127.0.0.1/8125/-"]
-    assert ("INFO", f"{KEY} is scheduled no longer") in told()
+    assert ("INFO", f"{KEY} is no longer scheduled") in logged()
 
 
-def test_a_first_sight_and_a_changed_cron_fire_nothing_of_the_past(world):
+def test_new_flow_and_changed_cron_fire_no_past_ticks(world):
     async def story(its):
         its.hourly()
         await its.timer.reconcile()
@@ -68,7 +68,7 @@ def test_a_first_sight_and_a_changed_cron_fire_nothing_of_the_past(world):
     assert world.play(story) == ([], [("SUCCESS", None)])
 
 
-def test_what_did_not_change_keeps_its_position_and_writes_nothing(world):
+def test_unchanged_flow_keeps_its_position_and_writes_nothing(world):
     world.hourly()
 
     async def story(its):
@@ -92,7 +92,7 @@ sys.stdin.read()
 
 @contextmanager
 def locked(path):
-    """Have another process write to a database, and not come to an end."""
+    """Hold a write transaction in another process."""
     asked = [sys.executable, "-c", LOCK, str(path)]
     with subprocess.Popen(asked, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "locked\n"
@@ -101,7 +101,7 @@ def locked(path):
 
 
 @pytest.mark.parametrize("harm", ["missing", "locked", "no table", "broken meta"])
-def test_what_cannot_be_read_removes_nothing(world, told, harm):
+def test_unreadable_exposes_remove_nothing(world, logged, harm):
     world.hourly("reports")
     world.hourly("other")
 
@@ -121,11 +121,11 @@ def test_what_cannot_be_read_removes_nothing(world, told, harm):
 
     others = [] if harm == "broken meta" else ["other/-/127.0.0.1/8125/-"]
     assert world.play(story) == [*others, KEY]
-    warned = [line for level, line in told() if level == "WARNING"]
+    warned = [line for level, line in logged() if level == "WARNING"]
     assert len(warned) == 1
 
 
-def test_a_timer_begins_before_there_are_exposes_and_takes_them_up_later(world):
+def test_timer_starts_without_exposes_and_reads_them_later(world):
     world.exposes.rename(world.folder / "later.db")
 
     async def story(its):
@@ -138,7 +138,7 @@ def test_a_timer_begins_before_there_are_exposes_and_takes_them_up_later(world):
     assert world.play(story) == (0, 1)
 
 
-def test_an_id_that_is_another_s_is_left_alone_and_told(world):
+def test_flow_whose_id_is_taken_is_ignored_and_logged(world):
     async def story(its):
         await its.beat.define(read_schedule(KEY, {"every": "1h", "run": {"command": ["true"]}}))
         its.hourly()
@@ -148,10 +148,10 @@ def test_an_id_that_is_another_s_is_left_alone_and_told(world):
 
     source, why = world.play(story)
     assert source == ""
-    assert "is a schedule that is no flow's" in why
+    assert "exists already and is not a flow" in why
 
 
-def test_what_somebody_took_away_or_edited_is_back_at_the_next_interval_and_a_pause_stays(world):
+def test_deleted_or_edited_flow_is_restored_at_the_next_interval_and_a_pause_stays(world):
     world.hourly()
 
     async def story(its):
@@ -166,7 +166,7 @@ def test_what_somebody_took_away_or_edited_is_back_at_the_next_interval_and_a_pa
 
 
 class Shown:
-    """A mirror that remembers what it was shown, and may fail."""
+    """A mirror that records updates, and may fail."""
 
     def __init__(self):
         self.metas, self.fails = [], False
@@ -178,7 +178,7 @@ class Shown:
 
 
 @pytest.mark.req("K23", "K31")
-def test_a_mirror_is_shown_pid_schedules_and_what_runs_after_each_launch(world, told):
+def test_mirror_gets_pid_schedules_and_running_flows_after_each_launch(world, logged):
     world.hourly()
     mirror: TimerMirror = Shown()
 
@@ -199,8 +199,8 @@ def test_a_mirror_is_shown_pid_schedules_and_what_runs_after_each_launch(world, 
     assert first.keys() == {"pid", "schedules", "running"}
     assert first["schedules"][KEY]["next_run"] == "2026-01-01T13:00:00Z"
     assert any(meta["running"] == {KEY: [run_id]} for meta in mirror.metas)
-    assert statuses == [("SUCCESS", None)]  # what only shows breaks nothing
-    assert any("cannot be shown elsewhere: the cluster is away" in line for _, line in told())
+    assert statuses == [("SUCCESS", None)]  # a failing mirror breaks nothing
+    assert any("could not be updated: the cluster is away" in line for _, line in logged())
 
 
 class Locked:
@@ -214,7 +214,7 @@ class Locked:
 
 
 @pytest.mark.req("K32")
-def test_the_main_loop_of_a_timer_keeps_its_lock_up_to_date_without_being_called(world):
+def test_main_loop_of_the_timer_keeps_its_lock_up_to_date(world):
     mirror = Locked()
     world.settings = {"flows_interval": 50}
     world.hourly()
@@ -245,20 +245,22 @@ def test_the_main_loop_of_a_timer_keeps_its_lock_up_to_date_without_being_called
 
 
 @pytest.mark.req("K33")
-def test_the_package_exports_what_others_use_of_a_timer():
+def test_modules_of_flows_offer_the_names_that_others_use():
     said = """
-from onbeat.systems.flows import *
-print(TIMER_NAME, TIMER_NAMESPACE, TIMER_USER, timer_logger().name, Timer.__name__)
+from onbeat.systems.flows.config import *
+from onbeat.systems.flows.system import FlowTimer
+from onbeat.systems.flows.timer_log import timer_logger
+print(TIMER_NAME, TIMER_NAMESPACE, TIMER_USER, timer_logger().name, FlowTimer.__name__)
 print(read_config({"cron": "0 9 * * *"}).cron, schedule_id_of(schedule_key("a", "/-/b/")))
 """
     asked = [sys.executable, "-c", said]
     found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
-    assert found == "Timer kodosumi timer onbeat.timer Timer\n0 9 * * * a/-/b\n"
+    assert found == "Timer kodosumi timer onbeat.timer FlowTimer\n0 9 * * * a/-/b\n"
 
 
 @pytest.mark.req("K42")
 def test_a_timer_can_be_tested_without_a_node_and_with_one(world):
-    """Its own tests need no more: what it has read, and what the store has then."""
+    """A test needs only the exposes and the store."""
     world.hourly()
 
     async def story(its):
@@ -274,12 +276,12 @@ def test_a_timer_can_be_tested_without_a_node_and_with_one(world):
 
 @pytest.mark.req("K46")
 @pytest.mark.parametrize(("given", "seconds"), [({}, 60.0), ({"flows_interval": 7000}, 7.0)])
-def test_exposes_are_looked_at_every_minute_unless_an_interval_is_given(world, given, seconds):
+def test_exposes_are_read_every_minute_unless_an_interval_is_set(world, given, seconds):
     world.settings = given
 
     async def story(its):
         standing = await its.timer.status(its.service)
-        return standing.interval, its.timer._keeper._every
+        return standing.interval, its.timer._reconciling._every
 
     assert world.play(story) == (seconds, seconds)
 
@@ -288,7 +290,7 @@ def test_exposes_are_looked_at_every_minute_unless_an_interval_is_given(world, g
 
 
 @pytest.mark.req("K37", "K43", "K44", "K45", "K46", "K47")
-def test_the_settings_have_the_defaults_that_the_timer_is_known_for():
+def test_settings_have_the_defaults_of_the_origin():
     found = Settings()
     assert found.flows_log_file == "./data/timer.log"
     assert (found.flows_log_file_level, found.flows_std_level) == ("DEBUG", "INFO")
@@ -296,7 +298,7 @@ def test_the_settings_have_the_defaults_that_the_timer_is_known_for():
 
 
 @pytest.mark.req("K37", "K43", "K44", "K45", "K46", "K47")
-def test_the_names_that_the_timer_is_used_to_count_where_it_is_in_use(tmp_path):
+def test_environment_names_of_the_origin_apply_where_the_timer_is_used(tmp_path):
     theirs = {
         "KODO_TIMER_LOG_FILE": "t.log",
         "KODO_TIMER_LOG_FILE_LEVEL": "info",
@@ -330,7 +332,7 @@ def test_the_panel_and_the_row_of_a_run_name_the_same_user(world):
 
 
 @pytest.mark.req("K47")
-def test_a_user_without_a_password_is_refused_with_how_to_give_it(world):
+def test_user_without_a_password_is_refused_with_a_hint(world):
     world.settings = {"flows_user": "cronos", "flows_password": ""}
     with pytest.raises(InvalidSettings) as refused:
         world.play(lambda _: None)
@@ -341,7 +343,7 @@ def test_a_user_without_a_password_is_refused_with_how_to_give_it(world):
 
 
 @pytest.mark.req("K47")
-def test_a_user_that_the_panel_does_not_know_fails_the_run_and_is_named(world):
+def test_unknown_panel_user_fails_the_run_and_is_named(world):
     world.settings = {"flows_user": "cronos"}
     world.hourly()
 
@@ -353,13 +355,13 @@ def test_a_user_that_the_panel_does_not_know_fails_the_run_and_is_named(world):
     run = world.play(story)
     assert (run.status, run.reason) == ("FAILED", "launch_failed")
     assert run.error == (
-        f"{world.url} does not let 'cronos' in: HTTP 401: Unauthorized: Invalid name or password"
+        f"{world.url} refuses the login of 'cronos': HTTP 401: Unauthorized: Invalid name or password"
         " (flows_user and flows_password, or KODO_TIMER_USER)"
     )
 
 
 @pytest.mark.req("K41", "K44", "K45")
-def test_the_log_file_has_more_than_the_console(world, told, caplog):
+def test_the_log_file_has_more_than_the_console(world, logged, caplog):
     world.settings = {"flows_std_level": "WARNING"}
     caplog.set_level(logging.DEBUG)
     world.expose("reports", (URL, HOURLY), ("/-/x", "schedule: {cron: 5}"))
@@ -368,7 +370,7 @@ def test_the_log_file_has_more_than_the_console(world, told, caplog):
         await its.let_pass("1h")
 
     world.play(story)
-    assert {level for level, _ in told()} == {"DEBUG", "INFO", "WARNING"}
+    assert {level for level, _ in logged()} == {"DEBUG", "INFO", "WARNING"}
     console = [each.levelname for each in caplog.records if each.name == timer_logger().name]
     assert set(console) == {"WARNING"}
     assert timer_logger().handlers == []  # nothing is left behind

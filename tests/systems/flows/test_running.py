@@ -1,4 +1,4 @@
-"""A scheduled flow is launched on its panel, followed to its end, and told of."""
+"""A scheduled flow is launched on its panel, followed until it ends, and reported."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_the_timer_and_its_user_are_constants():
 
 @pytest.mark.req("K19", "K29", "K53")
 @pytest.mark.parametrize("status", ["running", "awaiting", "payment", "starting"])
-def test_a_tick_is_skipped_while_the_panel_says_that_the_last_one_runs(world, told, status):
+def test_tick_is_skipped_while_the_last_flow_runs_on_the_panel(world, logged, status):
     world.expose()
     world.panel.status = status
 
@@ -59,11 +59,11 @@ def test_a_tick_is_skipped_while_the_panel_says_that_the_last_one_runs(world, to
     assert (skipped.reason, skipped.blocked_by) == ("overlap", blocking.run_id)
     assert statuses == [("SUCCESS", None), ("SKIPPED", "overlap"), ("SUCCESS", None)]
     assert len(world.panel.launched) == 2
-    assert ("DEBUG", f"{KEY}: already running (run {blocking.run_id}), skipped") in told()
+    assert ("DEBUG", f"{KEY}: already running (run {blocking.run_id}), skipped") in logged()
 
 
 @pytest.mark.req("K10", "K21")
-def test_a_start_by_hand_is_always_allowed_and_is_in_no_tick_s_way(world, told):
+def test_manual_start_is_always_allowed_and_blocks_no_tick(world, logged):
     world.expose()
     world.panel.status = "running"
 
@@ -86,7 +86,7 @@ def test_a_start_by_hand_is_always_allowed_and_is_in_no_tick_s_way(world, told):
     assert world.play(story) == ["timer", "manual", "manual", "timer"]
     by = [each["extra"]["triggered_by"] for each in world.panel.launched]
     assert by == ["timer", "manual", "manual", "timer"]
-    lines = [line for _, line in told()]
+    lines = [line for _, line in logged()]
     fids = [each["fid"] for each in world.panel.launched]
     said = [line.partition(" is launched as timer, triggered by ")[2] for line in lines]
     assert list(filter(None, said)) == [f"{by}: {fid}" for by, fid in zip(by, fids, strict=True)]
@@ -94,19 +94,19 @@ def test_a_start_by_hand_is_always_allowed_and_is_in_no_tick_s_way(world, told):
 
 @pytest.mark.parametrize("broken", ["/api/login", f"GET {URL}", f"POST {URL}"])
 @pytest.mark.parametrize("status", [404, 503])
-def test_the_log_says_launched_only_of_launches_that_happened(world, told, broken, status):
+def test_launched_is_logged_only_for_launches_that_happened(world, logged, broken, status):
     world.hourly()
 
     async def story(its):
         its.panel.fails = {broken: status}
         await its.let_pass("1h")
-        before = [line for _, line in told() if " is launched " in line]
+        before = [line for _, line in logged() if " is launched " in line]
         its.panel.fails = {}
         await its.let_pass("1h")
         return before
 
     before = world.play(story)
-    after = [line for _, line in told() if " is launched " in line]
+    after = [line for _, line in logged() if " is launched " in line]
     assert (before, len(after)) == ([], len(world.panel.launched))
     assert len(after) > 0
     assert after[0].endswith(
@@ -115,7 +115,7 @@ def test_the_log_says_launched_only_of_launches_that_happened(world, told, broke
 
 
 @pytest.mark.req("K17", "K18")
-def test_what_was_missed_while_the_timer_was_down_runs_once_and_the_next_is_from_now(world):
+def test_missed_ticks_run_once_and_the_next_is_counted_from_now(world):
     world.expose()
 
     async def before(its):
@@ -135,7 +135,7 @@ def test_what_was_missed_while_the_timer_was_down_runs_once_and_the_next_is_from
 
 
 @pytest.mark.req("K65")
-def test_a_restart_goes_on_from_what_the_store_has(world):
+def test_restart_continues_from_the_store(world):
     world.hourly()
 
     async def first(its):
@@ -155,7 +155,7 @@ def test_a_restart_goes_on_from_what_the_store_has(world):
 
 
 @pytest.mark.req("K64")
-def test_a_flow_that_fails_is_not_tried_again_by_itself(world, told):
+def test_failed_flow_is_not_retried_by_default(world, logged):
     world.hourly()
     world.panel.flows[URL] = Flow("a report", [], fails="no more quota")
 
@@ -167,11 +167,11 @@ def test_a_flow_that_fails_is_not_tried_again_by_itself(world, told):
     run = world.play(story)
     assert (run.status, run.reason, run.error) == ("FAILED", "error", "no more quota")
     assert len(world.panel.launched) == 1
-    assert ("ERROR", f"{KEY}: run {run.run_id} failed: no more quota") in told()
+    assert ("ERROR", f"{KEY}: run {run.run_id} failed: no more quota") in logged()
 
 
 @pytest.mark.req("K67")
-def test_retry_count_and_retry_delay_say_how_often_and_when_it_is_tried_again(world):
+def test_retry_count_and_retry_delay_set_the_retries(world):
     world.hourly(retry_count=2, retry_delay=120)
     world.panel.flows[URL] = Flow("a report", [], fails="no more quota")
 
@@ -190,7 +190,7 @@ def test_retry_count_and_retry_delay_say_how_often_and_when_it_is_tried_again(wo
     assert {each["extra"]["triggered_by"] for each in world.panel.launched} == {"timer"}
 
 
-def test_after_a_failure_that_was_retried_the_second_launch_is_the_one_that_is_followed(world):
+def test_second_launch_of_a_retried_flow_is_followed(world):
     world.hourly(retry_count=1, retry_delay="30s")
     world.panel.flows[URL] = Flow("a report", [], fails="not now")
 

@@ -1,4 +1,4 @@
-"""The timer as others see it: over HTTP, on the page, on the command line, and by webhook."""
+"""The timer over HTTP, on the page, on the command line, and by webhook."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ def api(tmp_path_factory):
 
 
 @pytest.mark.req("K35", "K51")
-def test_the_timer_tells_how_it_stands(api):
+def test_timer_route_returns_the_status(api):
     found = api.get("//timer").json()
     why = "schedule.cron.hour: '25' is not an hour (0 to 23)"
     assert found["invalid"] == {"wrong/-/127.0.0.1/8125/-": why}
@@ -55,7 +55,7 @@ def test_the_timer_tells_how_it_stands(api):
 
 
 @pytest.mark.req("K35")
-def test_scheduled_flows_are_listed_with_those_that_are_left_out(api):
+def test_scheduled_flows_are_listed_with_ignored_ones(api):
     first, second = api.get("//timer/schedules").json()
     assert (first["key"], first["cron"], first["inputs"]) == (KEY, "0 * * * *", {"query": "x"})
     assert first["next_run"].endswith(":00:00Z")
@@ -74,13 +74,13 @@ def test_user_and_trigger_of_each_run_are_in_its_row_and_on_the_page(api):
     assert "Flows not scheduled" in page
 
 
-def test_a_flow_is_paused_and_goes_on(api):
+def test_flow_is_paused_and_resumed(api):
     assert api.post(f"//timer/schedules/{QUOTED}/pause").json()["paused"] is True
     assert api.post(f"//timer/schedules/{QUOTED}/resume").json()["paused"] is False
     assert api.post("//timer/schedules/nothing/pause").status_code == 404
 
 
-def test_to_an_owner_there_are_no_flows_of_others(api):
+def test_owner_does_not_see_flows_of_others(api):
     token = api.token("operate", "ann")
     assert api.get("//timer", token=token).json()["invalid"] == {}
     assert api.get("//timer/schedules", token=token).json() == []
@@ -90,18 +90,18 @@ def test_to_an_owner_there_are_no_flows_of_others(api):
     assert len(api.get("//timer/schedules", token=mine).json()) == 2
 
 
-def test_owner_reads_that_exposes_cannot_be_read_and_no_path_of_them(tmp_path):
+def test_owner_sees_that_exposes_are_unreadable_but_no_path(tmp_path):
     with serving(tmp_path, flows_exposes=str(tmp_path / "none")) as found:
         admin, owner = (
             found.get("//timer", token=token).json()["problems"]
             for token in (found.admin, found.token("read", "ann"))
         )
     assert admin[0].startswith(f"exposes: {tmp_path}/none does not exist")
-    assert owner[0] == "exposes: they cannot be read"
+    assert owner[0] == "exposes: cannot be read"
     assert len(owner) == len(admin)
 
 
-def test_without_exposes_there_is_no_timer(tmp_path):
+def test_routes_of_the_timer_are_missing_without_exposes(tmp_path):
     with serving(tmp_path, flows_exposes="") as found:
         refused = found.get("//timer")
     assert (refused.status_code, refused.json()["field"]) == (409, "flows_exposes")
@@ -111,7 +111,7 @@ def test_without_exposes_there_is_no_timer(tmp_path):
 
 
 @pytest.mark.req("K68")
-def test_a_webhook_hears_of_a_flow_that_failed(world):
+def test_webhook_is_notified_of_a_failed_flow(world):
     heard = []
 
     async def hook(request):
@@ -157,7 +157,7 @@ def onbeat(folder, *words):
 
 
 @pytest.mark.req("K36", "K48", "K50", "K51", "K52")
-def test_the_timer_is_started_looked_at_and_stopped_in_the_words_it_is_known_for(tmp_path):
+def test_timer_start_status_and_stop_print_the_texts_of_the_origin(tmp_path):
     expose(tmp_path / "exposes")
     exposes = ("--exposes", "exposes")
     assert onbeat(tmp_path, "--status") == (1, "timer actor not found.", "")
@@ -167,7 +167,7 @@ def test_the_timer_is_started_looked_at_and_stopped_in_the_words_it_is_known_for
         pid = int(re.fullmatch(r"timer started \(pid=(\d+)\)\.", told)[1])
         assert code == 0
         running = f"timer (pid={pid}) is running\nactive flows: 0, total flows: 1"
-        no_panel = "flows_panel names no panel: flows wait for a node that has one"
+        no_panel = "flows_panel is not set: flows wait for a node that has a panel"
         assert onbeat(tmp_path, "--status") == (1, f"{running}\nproblem: {no_panel}", "")
         code, told, _ = onbeat(tmp_path, "--status", "--json")
         found = json.loads(told)
@@ -183,7 +183,7 @@ def test_the_timer_is_started_looked_at_and_stopped_in_the_words_it_is_known_for
 
 
 @pytest.mark.req("K49")
-def test_it_runs_in_the_foreground_and_reads_expose_db_where_the_panel_has_it(tmp_path):
+def test_timer_runs_in_the_foreground_and_reads_the_panel_s_expose_db(tmp_path):
     environment = {
         "PATH": os.defpath,
         "HOME": str(tmp_path),
@@ -211,7 +211,7 @@ def test_it_runs_in_the_foreground_and_reads_expose_db_where_the_panel_has_it(tm
 
 
 @pytest.mark.req("K51")
-def test_the_status_is_green_only_while_the_panel_lets_the_timer_in(world):
+def test_status_is_green_only_while_the_panel_accepts_the_login(world):
     world.hourly()
     world.settings = {"flows_interval": 100}
 
@@ -241,7 +241,7 @@ def test_the_status_is_green_only_while_the_panel_lets_the_timer_in(world):
     green, away, again, refused, both = world.play(story)
     assert (green, again) == ([], [])
     assert away == f"panel: {world.url} does not answer: HTTP 502: Bad Gateway: broken"
-    assert refused.startswith(f"panel: {world.url} does not let 'timer' in: HTTP 401")
+    assert refused.startswith(f"panel: {world.url} refuses the login of 'timer': HTTP 401")
     assert both[0].startswith("exposes: ")
     assert both[1] == refused
 
@@ -253,7 +253,7 @@ def test_a_timer_whose_flows_all_have_entry_points_needs_no_panel(tmp_path):
 
 
 @pytest.mark.req("K39")
-def test_the_template_is_shown():
+def test_template_is_printed():
     assert CliRunner().invoke(main, ["timer", "--template"]).output == META_TEMPLATE
 
 
@@ -277,7 +277,7 @@ def rows_of(folder):
 
 
 def killed_and_started_again(tmp_path, panel, is_to_be_killed):
-    """Kill a timer with SIGKILL once something is so, and start another that sees the run end."""
+    """Kill a timer with SIGKILL once a condition holds, and start another that follows the run."""
     expose(tmp_path / "exposes", cron="0 0 1 1 *")
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "panel").write_text("sesame")
@@ -312,7 +312,7 @@ def killed_and_started_again(tmp_path, panel, is_to_be_killed):
         asyncio.run(asyncio.wait_for(story(told), 60))
 
 
-def test_after_kill_9_the_next_timer_finds_the_flow_and_goes_on_with_it(tmp_path):
+def test_after_kill_9_the_next_timer_reattaches_the_flow(tmp_path):
     panel = FakePanel({URL: Flow("a report", ["query"])}, password="sesame")
     panel.status = "running"
     killed_and_started_again(tmp_path, panel, lambda: any(fid for *_, fid in rows_of(tmp_path)))
@@ -320,13 +320,13 @@ def test_after_kill_9_the_next_timer_finds_the_flow_and_goes_on_with_it(tmp_path
     assert len(panel.launched) == 1
 
 
-def test_after_kill_9_in_the_middle_of_a_launch_it_is_lost_and_not_made_again(tmp_path):
+def test_launch_interrupted_by_kill_9_is_lost_and_not_repeated(tmp_path):
     panel = FakePanel({URL: Flow("a report", ["query"])}, password="sesame")
     launch = panel._launch
 
     async def unanswered(request):
         answered = await launch(request)
-        await until(request.transport.is_closing)  # it is begun, and nobody is told
+        await until(request.transport.is_closing)  # the launch was received but not answered
         return answered
 
     panel._launch = unanswered

@@ -1,4 +1,4 @@
-"""A node with a file of services and timers, a clock that tests turn, and commands that are only written down."""
+"""A node with a services file, a fake clock, and a launcher that only records commands."""
 
 import asyncio
 import json
@@ -16,16 +16,16 @@ HOURLY = {"id": "hourly", "target": "backup", "on_calendar": {"minute": 0}}
 
 
 def a_file(*timers, backup=None, **around):
-    """Return timers of a service called `backup`: one that is started hourly, unless told."""
+    """Return timers of a service called `backup`: by default one hourly timer."""
     service = {"argv": ["./backup.sh", "--all"]} | (backup or {})
     listed = list(timers) or [HOURLY]
     return {"timers_enabled": True, "services": {"backup": service}, "timers": listed} | around
 
 
 class Oneshots(Commands):
-    """Commands that may also go on for a while, or take too long."""
+    """Commands that may also run for a while, or time out."""
 
-    outcomes = None  # of each schedule, if it is another than all have
+    outcomes = None  # by schedule, where they differ
 
     def answer(self, attempt):
         found = (self.outcomes or {}).get(attempt.schedule_id)
@@ -35,7 +35,7 @@ class Oneshots(Commands):
 
 
 class Timed(SystemHarness):
-    """What a test of timers has."""
+    """The fixtures of a test of timers."""
 
     def __init__(self, folder):
         self.folder, self.path = folder, folder / "services.json"
@@ -46,7 +46,7 @@ class Timed(SystemHarness):
         self.start()
 
     def start(self):
-        """Have another process, as after a restart."""
+        """Create another process, as after a restart."""
         settings = Settings(database=self.database, services_file=str(self.path))
         own = {"command": self.commands}
         self.beat = Onbeat(settings=settings, clock=self.clock, launchers=own)
@@ -57,23 +57,23 @@ class Timed(SystemHarness):
                 path.unlink()
 
     def write(self, *timers, **around):
-        """Write the file as an editor does: whole, and another than before."""
+        """Replace the file as an editor does."""
         new = self.folder / "services.new"
         new.write_text(json.dumps(a_file(*timers, **around)))
         new.replace(self.path)
 
     async def edit(self, *timers, **around):
-        """Write the file, and let it be taken up."""
+        """Write the file, and wait until it is applied."""
         self.write(*timers, **around)
         await self.look()
 
     async def look(self):
-        for _ in range(3):  # once it has come to rest
+        for _ in range(3):  # until nothing changes any more
             await self.system.step()
         await self.beat.settle()
 
     async def switch(self, timer_id, *, on):
-        """Switch a timer, and let the node take that up."""
+        """Switch a timer, and wait until the node applies it."""
         changed = await self.system.switch(timer_id, on=on)
         await self.look()
         return changed
@@ -87,7 +87,7 @@ class Timed(SystemHarness):
         await self.system.step()
 
     def play(self, story):
-        """Run a story from a start to an end; return what it returns."""
+        """Run a story in a started scheduler; return its result."""
         self.start()
         return super().play(story)
 

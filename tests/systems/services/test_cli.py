@@ -1,4 +1,4 @@
-"""`onbeat timers`, as its users know it."""
+"""`onbeat timers`, with the output of the origin."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ KEYS = [
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """What every test here is in: its settings name a file of services."""
+    """The folder of a test, whose settings name a services file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ONBEAT_SERVICES_FILE", "services.json")
     return tmp_path
@@ -43,7 +43,7 @@ def write(folder, *timers, **around):
 
 
 def be_up_for_a_moment(folder):
-    """Have a node take the file up, and end."""
+    """Run a node that applies the file, and stop it."""
 
     async def life():
         settings = Settings(
@@ -57,7 +57,7 @@ def be_up_for_a_moment(folder):
 
 class TestTable:
     @pytest.mark.req("S83", "S84", "S85", "S91")
-    def test_it_has_the_columns_and_widths_that_its_users_know(self, folder):
+    def test_table_has_the_columns_and_widths_of_the_origin(self, folder):
         write(folder, HOURLY, HOURLY | {"id": "off", "enabled": False})
         be_up_for_a_moment(folder)
         done = onbeat("timers")
@@ -69,7 +69,7 @@ class TestTable:
         assert hourly.endswith(" -        -")
 
     @pytest.mark.req("S73", "S83", "S86", "S91")
-    def test_timers_that_are_wrong_are_told_of_below_by_id(self, folder):
+    def test_invalid_timers_are_listed_below_the_table_by_id(self, folder):
         wrong = [HOURLY | {"id": name, "target": "nope"} for name in ("z", "b")]
         write(folder, *wrong, HOURLY)
         be_up_for_a_moment(folder)
@@ -81,14 +81,14 @@ class TestTable:
             "  z: target 'nope' not found in services",
         ]
 
-    def test_without_any_it_says_so(self, folder):
+    def test_empty_table_says_that_there_are_no_timers(self, folder):
         (folder / "services.json").write_text('{"timers_enabled": true}')
         be_up_for_a_moment(folder)
         assert onbeat("timers").output == "No timers configured.\n"
         assert json.loads(onbeat("timers", "--json").output) == {"timers": [], "invalid": []}
 
     @pytest.mark.req("S84", "S91")
-    def test_a_row_tells_of_the_last_run_the_exit_code_and_why_one_was_missed(self):
+    def test_row_shows_the_last_run_its_exit_code_and_the_miss_reason(self):
         kept = TimerHistory(NOW - 300_000, None, NOW - 299_000, 3, NOW - 60_000, "overlap")
         standing = TimerState("nightly", "backup", True, True, kept, NOW + 7_200_000)
         assert standing.cells(NOW) == (
@@ -97,10 +97,10 @@ class TestTable:
 
 
 class TestBeforeTheFirstStart:
-    """There is no database yet: what a file comes to is told all the same."""
+    """Without a database, the file is shown."""
 
     @pytest.mark.req("S83", "S91")
-    def test_timers_are_listed_with_what_is_wrong_and_nothing_is_made(self, folder):
+    def test_listing_before_the_first_start_shows_invalid_timers_and_creates_nothing(self, folder):
         write(folder, HOURLY, HOURLY | {"id": "bad", "target": "nope"})
         done = onbeat("timers")
         assert done.exit_code == 0
@@ -112,7 +112,7 @@ class TestBeforeTheFirstStart:
         ]
         assert [path.name for path in folder.iterdir()] == ["services.json"]
 
-    def test_what_the_state_file_says_is_told_too(self, folder):
+    def test_listing_before_the_first_start_reads_the_state_file(self, folder):
         write(folder)
         kept = {"last_run_at": "2026-01-01T13:00:00Z", "last_exit": 3}
         (folder / "timer-state.json").write_text(
@@ -123,7 +123,7 @@ class TestBeforeTheFirstStart:
             "2026-01-01T13:00:00.000Z", 3, None,
         )  # fmt: skip
 
-    def test_nothing_can_be_switched(self, folder):
+    def test_switching_is_refused(self, folder):
         write(folder)
         done = onbeat("timers", "disable", "hourly")
         assert (done.exit_code, "onbeat.db does not exist" in done.output) == (UNAVAILABLE, True)
@@ -140,17 +140,17 @@ class TestRelativeTimes:
         ],
     )  # fmt: skip
     @pytest.mark.req("S85", "S91")
-    def test_an_instant_is_told_by_how_far_off_it_is(self, seconds, text):
+    def test_instant_is_shown_as_its_distance(self, seconds, text):
         assert relative(NOW + round(seconds * 1000), NOW) == text
 
     @pytest.mark.req("S85", "S91")
-    def test_none_is_a_dash(self):
+    def test_missing_instant_is_a_dash(self):
         assert relative(None, NOW) == "-"
 
 
 class TestJson:
     @pytest.mark.req("S83", "S84", "S86", "S91")
-    def test_it_has_every_timer_and_those_that_are_wrong(self, folder):
+    def test_json_has_every_timer_and_the_invalid_ones(self, folder):
         write(folder, HOURLY, {"id": "bad"})
         be_up_for_a_moment(folder)
         found = json.loads(onbeat("timers", "--json").output)
@@ -162,7 +162,7 @@ class TestJson:
         assert found["invalid"] == [{"id": "bad", "reason": "target must be a non-empty string"}]
 
     @pytest.mark.req("S91")
-    def test_instants_are_rfc_3339_and_what_is_not_known_is_null(self):
+    def test_instants_in_json_are_rfc_3339_or_null(self):
         kept = TimerHistory(last_run_at=NOW, last_exit=-9)
         fields = TimerState("a", "b", False, True, kept, retry_at=NOW + 30_000).fields()
         assert fields["last_run_at"] == "2026-01-01T12:00:00.000Z"
@@ -176,7 +176,7 @@ class TestJson:
 class TestGateOff:
     @pytest.mark.parametrize("off", [{"timers_enabled": False}, {"enabled": False}])
     @pytest.mark.req("S19", "S22", "S26", "S91")
-    def test_it_says_so_for_people_and_as_json_and_tells_nothing_of_timers(self, folder, off):
+    def test_closed_gate_is_reported_as_text_and_json_without_timers(self, folder, off):
         write(folder, **off)
         done = onbeat("timers")
         assert done.exit_code == 0
@@ -191,7 +191,7 @@ class TestGateOff:
 
     @pytest.mark.parametrize("verb", ["enable", "disable"])
     @pytest.mark.req("S22", "S92")
-    def test_nothing_can_be_switched(self, folder, verb):
+    def test_switching_is_refused(self, folder, verb):
         write(folder, timers_enabled=False)
         done = onbeat("timers", verb, "hourly")
         assert done.exit_code == 1
@@ -200,7 +200,7 @@ class TestGateOff:
         assert (told.exit_code, json.loads(told.output)["status"]) == (1, "disabled")
 
     @pytest.mark.req("S19")
-    def test_neither_status_nor_list_has_anything_of_timers(self, folder):
+    def test_status_and_list_show_no_timers_while_the_gate_is_closed(self, folder):
         write(folder)
         be_up_for_a_moment(folder)
         write(folder, timers_enabled=False)
@@ -211,7 +211,7 @@ class TestGateOff:
 
 class TestSwitching:
     @pytest.mark.req("S92")
-    def test_a_timer_is_disabled_and_enabled_by_its_id(self, folder):
+    def test_timer_is_disabled_and_enabled_by_its_id(self, folder):
         write(folder)
         be_up_for_a_moment(folder)
         assert onbeat("timers", "disable", "hourly").output == "disabled hourly\n"
@@ -223,7 +223,7 @@ class TestSwitching:
         told = json.loads(onbeat("timers", "enable", "hourly", "--json").output)
         assert told == {"id": "hourly", "enabled": True, "changed": True}
 
-    def test_what_is_asked_before_the_verb_holds_for_it(self, folder):
+    def test_options_before_the_verb_apply(self, folder):
         write(folder)
         be_up_for_a_moment(folder)
         told = json.loads(onbeat("timers", "--json", "disable", "hourly").output)
@@ -231,14 +231,14 @@ class TestSwitching:
         done = onbeat("timers", "--database", "sqlite:///other.db", "disable", "hourly")
         assert "other.db does not exist" in done.output
 
-    def test_one_that_is_wrong_is_told_of_with_the_reason(self, folder):
+    def test_invalid_timer_is_reported_with_the_reason(self, folder):
         write(folder, HOURLY, HOURLY | {"id": "bad", "target": "nope"})
         be_up_for_a_moment(folder)
         done = onbeat("timers", "enable", "bad")
         assert done.exit_code == 4
         assert "bad: target 'nope' not found in services" in done.output
 
-    def test_one_that_is_not_there_is_told_of(self, folder):
+    def test_unknown_timer_is_reported(self, folder):
         write(folder)
         be_up_for_a_moment(folder)
         done = onbeat("timers", "disable", "hourl")
@@ -248,9 +248,7 @@ class TestSwitching:
 class TestUp:
     @pytest.mark.parametrize("detach", [[], ["-d"]])
     @pytest.mark.parametrize("text", [None, "", '{"timers_enabled": 5}'])
-    def test_it_refuses_to_start_with_a_file_that_is_wrong_and_says_so(
-        self, folder, monkeypatch, text, detach
-    ):
+    def test_up_refuses_to_start_with_an_invalid_file(self, folder, monkeypatch, text, detach):
         monkeypatch.setenv("ONBEAT_LISTEN", "127.0.0.1:0")
         if text is not None:
             (folder / "services.json").write_text(text)
@@ -270,11 +268,11 @@ class TestMisuse:
         assert told in done.output
 
     @pytest.mark.req("S91")
-    def test_options_that_are_not_known_are_refused(self, folder):
+    def test_unknown_options_are_refused(self, folder):
         write(folder)
         assert onbeat("timers", "--jsn").exit_code == 2
 
-    def test_without_a_file_of_services_the_setting_is_named(self, monkeypatch):
+    def test_missing_services_file_setting_is_named(self, monkeypatch):
         monkeypatch.delenv("ONBEAT_SERVICES_FILE")
         done = onbeat("timers")
         assert done.exit_code == 2
@@ -282,7 +280,7 @@ class TestMisuse:
         assert "ONBEAT_SERVICES_FILE" in done.output
 
     @pytest.mark.parametrize("arguments", [["timers"], ["timers", "enable", "x"]])
-    def test_a_file_that_cannot_be_read_is_told_with_what_is_wrong(self, folder, arguments):
+    def test_unreadable_file_is_reported_with_the_reason(self, folder, arguments):
         (folder / "services.json").write_text('{"timers": [], "timers": []}')
         done = onbeat(*arguments)
         assert done.exit_code == 4
@@ -290,7 +288,7 @@ class TestMisuse:
 
     @pytest.mark.parametrize("wrong", ["{", '{"timers_enabled": true, "retry": 5}'])
     @pytest.mark.req("S83")
-    def test_what_still_runs_is_shown_above_what_is_wrong_with_the_file(self, folder, wrong):
+    def test_running_timers_are_shown_above_the_error_of_the_file(self, folder, wrong):
         write(folder, HOURLY, HOURLY | {"id": "off", "enabled": False, "persistent": False})
         be_up_for_a_moment(folder)
         before = json.loads(onbeat("timers", "--json").output)["timers"]
@@ -310,7 +308,7 @@ class TestMisuse:
         "wrong",
         [{"timers_enabled": 5}, {"retry": 5}, {"timezone": "x"}, {"state_file": 5}],
     )
-    def test_what_is_wrong_with_the_whole_is_told_with_the_name_of_the_file(self, folder, wrong):
+    def test_error_of_the_whole_file_names_the_file(self, folder, wrong):
         write(folder, **wrong)
         (field,) = wrong
         done = onbeat("timers")

@@ -1,4 +1,4 @@
-"""The example that the page shows, started as `make example-services` does."""
+"""The example of the page, started as `make example-services` does."""
 
 import json
 import re
@@ -15,13 +15,13 @@ EXAMPLE, PAGE = ROOT / "examples" / "services", ROOT / "docs" / "services.md"
 PATIENCE = 30  # seconds
 
 
-def test_the_page_shows_the_example():
+def test_page_shows_the_example():
     shown = dict(re.findall(r"```\w+ title=(\S+)\n(.*?)```", PAGE.read_text(), re.DOTALL))
     for path in EXAMPLE.iterdir():
         assert shown[path.name] == path.read_text()
 
 
-def test_one_command_copies_it_and_starts_a_node_in_its_folder():
+def test_one_command_copies_the_example_and_starts_a_node_in_its_folder():
     makefile = (ROOT / "Makefile").read_text()
     recipe = re.search(
         r"^example-services: \.venv/run\.stamp.*\n((?:\t.*\n)+)", makefile, re.MULTILINE
@@ -31,7 +31,7 @@ def test_one_command_copies_it_and_starts_a_node_in_its_folder():
 
 
 @pytest.mark.req("S56", "S61", "S83")
-def test_it_does_what_the_page_says(tmp_path):
+def test_example_does_what_the_page_shows(tmp_path):
     folder = tmp_path / "services"
     shutil.copytree(EXAMPLE, folder)
     onbeat = [sys.executable, "-m", "onbeat"]

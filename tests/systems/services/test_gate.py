@@ -1,4 +1,4 @@
-"""The gate of the timers, and its parent: off means that there is nothing of them at all."""
+"""The gate of the timers and its parent: while one is off, there are no timers."""
 
 import ast
 import asyncio
@@ -28,7 +28,7 @@ KEPT = {"version": 1, "timers": {"hourly": {"last_run_at": "2026-01-01T09:00:00Z
 
 @pytest.fixture
 def touched(monkeypatch):
-    """Every path that is opened, looked at or replaced, whoever does so."""
+    """Every path that is opened, read or replaced."""
     found = []
 
     def noted(module, name):
@@ -47,16 +47,16 @@ def touched(monkeypatch):
     return found
 
 
-async def told_of(beat, schedule_id="hourly"):
-    """Return the names of what was told of a schedule."""
+async def event_names_of(beat, schedule_id="hourly"):
+    """Return the names of the events of a schedule."""
     found = await beat.service.events(after=0)
     return [row.event.name for row in found if getattr(row.event, "schedule_id", "") == schedule_id]
 
 
-class TestOff:
+class TestClosedGate:
     @pytest.mark.parametrize("off", OFF, ids=str)
     @pytest.mark.req("S5", "S6", "S7", "S8", "S12", "S13", "S14", "S15", "S16", "S19", "S23", "S24")
-    def test_neither_a_start_nor_an_edit_has_anything_of_timers(self, world, off):
+    def test_closed_gate_defines_no_timers_at_start_or_after_an_edit(self, world, off):
         missed = HOURLY | {"on_startup_sec": 1}
         world.write(missed, **off)
         world.state_path.write_text(json.dumps(KEPT))
@@ -65,14 +65,14 @@ class TestOff:
             await world.let_pass("1s", "1h")
             await world.edit(missed | {"id": "other"}, **off)
             await world.let_pass("1h", "24h")
-            told = [*await told_of(world.beat), *await told_of(world.beat, "other")]
+            told = [*await event_names_of(world.beat), *await event_names_of(world.beat, "other")]
             return await world.rows(), await world.beat.runs(), told, await world.system.listed()
 
         assert world.play(story) == ({}, [], [], None)
         assert world.started == []
 
     @pytest.mark.req("S7", "S23")
-    def test_it_is_so_unless_the_file_says_otherwise(self, world):
+    def test_gate_is_closed_unless_the_file_opens_it(self, world):
         fields = a_file()
         del fields["timers_enabled"]
         world.path.write_text(json.dumps(fields))
@@ -97,12 +97,12 @@ class TestOff:
         assert world.state_path.read_text() == "not even readable"
 
     @pytest.mark.req("S17", "S25")
-    def test_with_it_on_that_would_be_seen(self, world, touched):
+    def test_open_gate_touches_the_state_file(self, world, touched):
         world.write()
         world.play(lambda world: world.let_pass("1h"))
         assert [path for path in touched if "timer-state" in path]
 
-    def test_no_timer_can_be_switched(self, world):
+    def test_closed_gate_refuses_switching(self, world):
         world.write(timers_enabled=False)
 
         async def story(world):
@@ -111,25 +111,25 @@ class TestOff:
 
         assert world.play(story) == (None, [])
 
-    def test_what_is_wrong_with_timers_is_still_found_by_those_who_ask(self, world):
-        # The gate keeps timers from running; what a file comes to can be read all the same.
+    def test_invalid_timers_are_found_behind_a_closed_gate(self, world):
+        # The gate keeps timers from running, but the file can still be read.
         read = onbeat.systems.services.timers.Services
         found = read(a_file(HOURLY | {"target": "nope"}, timers_enabled=False))
         assert not found.are_timers_on
         assert list(found.timers().invalid) == ["hourly"]
 
 
-class TestFromOnToOff:
+class TestClosingTheGate:
     @pytest.mark.parametrize("off", OFF, ids=str)
     @pytest.mark.req("S8", "S20", "S21")
-    def test_nothing_starts_any_more_and_nothing_is_written(self, world, off):
+    def test_closing_the_gate_stops_starts_and_writes(self, world, off):
         async def story(world):
             await world.let_pass("1h")
             await world.edit(**off)
-            written, told = world.state_path.read_bytes(), await told_of(world.beat)
+            written, told = world.state_path.read_bytes(), await event_names_of(world.beat)
             rows = await world.rows()
             await world.let_pass("1h", "5h")
-            assert await told_of(world.beat) == told
+            assert await event_names_of(world.beat) == told
             assert world.state_path.read_bytes() == written
             return rows
 
@@ -138,7 +138,7 @@ class TestFromOnToOff:
         assert world.started == ["hourly"]
 
     @pytest.mark.req("S15", "S20", "S21")
-    def test_a_retry_that_waits_is_not_made(self, world):
+    def test_closing_the_gate_drops_waiting_retries(self, world):
         async def story(world):
             world.commands.exit_code = 1
             await world.let_pass("1h")
@@ -151,7 +151,7 @@ class TestFromOnToOff:
         assert world.started == ["hourly"]
 
     @pytest.mark.req("S21")
-    def test_what_runs_ends_by_itself_and_is_recorded_but_not_in_the_state_file(self, world):
+    def test_run_in_progress_ends_after_closing_without_the_state_file(self, world):
         async def story(world):
             world.commands.exit_code = None
             await world.let_pass("1h")
@@ -168,10 +168,10 @@ class TestFromOnToOff:
         assert world.state_path.read_bytes() == written
 
     @pytest.mark.req("S20", "S21")
-    def test_a_timer_that_somebody_defines_behind_the_gate_is_taken_away(self, world):
+    def test_timer_defined_behind_the_closed_gate_is_deleted(self, world):
         # Such as a process that had read the file just before the gate was closed.
         async def story(world):
-            timer = Services(a_file()).timers().right["hourly"]
+            timer = Services(a_file()).timers().valid["hourly"]
             await world.edit(timers_enabled=False)
             await world.beat.service.define([timer.schedule], source="services")
             await world.system.step()
@@ -211,7 +211,7 @@ class TestFromOnToOff:
         assert world.play(story) == {}
         assert world.started == []
 
-    def test_schedules_that_are_no_timers_go_on(self, world):
+    def test_schedules_that_are_not_timers_continue(self, world):
         async def story(world):
             await world.beat.define(a_schedule("own", every="1h"))
             await world.edit(timers_enabled=False)
@@ -223,7 +223,7 @@ class TestFromOnToOff:
         assert world.started == ["own"]
 
     @pytest.mark.req("S41", "S82")
-    def test_on_again_a_persistent_timer_catches_up_and_another_does_not(self, world):
+    def test_reopened_gate_catches_up_persistent_timers_only(self, world):
         both = [HOURLY, HOURLY | {"id": "fresh", "persistent": False}]
 
         async def story(world):
@@ -243,11 +243,11 @@ class TestFromOnToOff:
         assert sorted(found[1:]) == [("fresh", "timer", 1), ("hourly", "timer", 1)]
 
 
-class TestByItself:
-    """The file is looked at while a node is up, in real time."""
+class TestReloading:
+    """The file is read while a node is up, in real time."""
 
     @pytest.mark.req("S20")
-    def test_closing_the_gate_is_heard_of_within_moments(self, tmp_path):
+    def test_closing_the_gate_is_noticed_within_moments(self, tmp_path):
         path = tmp_path / "services.yaml"
         text = "timers_enabled: {}\nservices: {{a: {{argv: ['true']}}}}\ntimers: [{{id: a, target: a, on_startup_sec: 3600}}]"
         path.write_text(text.format("true"))
@@ -269,12 +269,10 @@ class TestByItself:
 
         asyncio.run(story())
 
-    def test_what_is_wrong_with_the_whole_is_told_once_with_the_name_of_the_file(
-        self, world, caplog
-    ):
+    def test_error_of_the_whole_file_is_logged_once_with_its_name(self, world, caplog):
         async def story(world):
             await world.edit(retry="soon")
-            await world.beat.service.delete("hourly")  # which cannot be made good just now
+            await world.beat.service.delete("hourly")  # which cannot be restored now
             await world.look()
             await world.edit()
             return list(await world.rows())
@@ -283,9 +281,9 @@ class TestByItself:
         with caplog.at_level(logging.ERROR, "onbeat.systems"):
             assert world.play(story) == ["hourly"]
         (told,) = [record.getMessage() for record in caplog.records]
-        assert f"{world.path}: retry: 'soon' is no list of delays" in told
+        assert f"{world.path}: retry: 'soon' is not a list of delays" in told
 
-    def test_a_file_that_cannot_be_read_leaves_all_as_it_is_and_is_told(self, world, caplog):
+    def test_unreadable_file_changes_nothing_and_is_logged(self, world, caplog):
         async def story(world):
             world.path.write_text("{")
             await world.look()
@@ -304,7 +302,7 @@ class TestByItself:
         assert any("services.json: cannot be read: No such file" in line for line in told)
 
     @pytest.mark.parametrize("ending", ["json", "toml", "yaml"])
-    def test_a_file_that_has_become_empty_leaves_all_as_it_is(self, world, ending, caplog):
+    def test_emptied_file_changes_nothing(self, world, ending, caplog):
         async def story(world):
             world.path.write_text("")
             await world.look()
@@ -315,7 +313,7 @@ class TestByItself:
         with caplog.at_level(logging.ERROR, "onbeat.systems"):
             assert world.play(story) == ["a"]
         (told,) = [record.getMessage() for record in caplog.records]
-        assert f"they stay as they are: {world.path}: it is " in told
+        assert f"timers stay unchanged: {world.path}: it is " in told
 
 
 SAME = {
@@ -329,7 +327,7 @@ SAME = {
 
 
 class TestStarting:
-    """A start with a file that is wrong would be one with nothing to do, and nobody told."""
+    """A start with an invalid file would run nothing, unnoticed."""
 
     @pytest.mark.parametrize("text", [None, "", "{}", "{", '{"timers_enabled": 5}'])
     def test_a_node_does_not_start_with_a_file_that_is_missing_or_empty_or_wrong(self, world, text):
@@ -341,7 +339,7 @@ class TestStarting:
         with pytest.raises(InvalidFile, match=r"services\.json: "):
             world.play(story)
 
-    def test_what_was_there_stays_there_when_a_start_is_refused(self, world):
+    def test_refused_start_leaves_existing_timers(self, world):
         async def story(world):
             return list(await world.rows())
 
@@ -355,17 +353,17 @@ class TestStarting:
 
     @pytest.mark.parametrize("count", [1, 3])
     @pytest.mark.req("S73")
-    def test_timers_that_are_invalid_are_told_of_in_one_line(self, world, count, caplog):
+    def test_invalid_timers_are_logged_in_one_line(self, world, count, caplog):
         world.write(HOURLY, *(HOURLY | {"id": f"x{n}", "target": "no"} for n in range(count)))
         with caplog.at_level(logging.WARNING, "onbeat.systems"):
             world.play(lambda world: world.rows())
         (told,) = [record.getMessage() for record in caplog.records]
         are = "1 timer is" if count == 1 else "3 timers are"
-        assert told == f"timers: {are} invalid: onbeat timers tells why"
+        assert told == f"timers: {are} invalid; onbeat timers lists the reasons"
 
 
 class TestBoundary:
-    """What is about timers is in one folder, and is asked for in one way."""
+    """The code of timers is in one folder, behind one gate."""
 
     def imports_of_timers(self):
         for path in PACKAGE.rglob("*.py"):
@@ -376,16 +374,18 @@ class TestBoundary:
                     yield path, node.module, [alias.name for alias in node.names]
 
     @pytest.mark.req("S10", "S28")
-    def test_the_rest_knows_nothing_of_timers_but_the_few_names_of_their_front(self):
+    def test_other_packages_use_only_a_few_names_of_timers(self):
         found = list(self.imports_of_timers())
-        assert {module for _, module, _ in found} == {"onbeat.systems.services"}
         used = {name for _, _, names in found for name in names}
-        assert used <= set(onbeat.systems.services.__all__)
+        assert used == {
+            "DISABLED", "HEADING", "LONGEST", "TimerList", "TimerSystem", "import_elisp", "import_state",
+            "invalid_timers", "is_open",
+        }  # fmt: skip
         users = {str(path.relative_to(PACKAGE)) for path, _, _ in found}
         assert users == {"app/systems.py", "cli/timers.py", "cli/importing.py", "web/pages.py"}
 
     @pytest.mark.req("S10", "S28")
-    def test_neither_the_core_nor_the_engine_has_a_word_for_them(self):
+    def test_core_and_engine_do_not_mention_timers(self):
         for folder in ("core", "engine", "stores"):
             for path in (PACKAGE / folder).rglob("*.py"):
                 text = path.read_text()
@@ -393,7 +393,7 @@ class TestBoundary:
                 assert "onbeat.systems" not in text, path
 
     @pytest.mark.req("S11")
-    def test_the_gate_is_asked_in_one_place(self):
+    def test_gate_is_checked_in_one_place(self):
         asked = [
             (str(path.relative_to(PACKAGE)), function.name)
             for path in sorted(PACKAGE.rglob("*.py"))
@@ -404,16 +404,20 @@ class TestBoundary:
             if node.attr == "are_timers_on"
         ]
         assert asked == [("systems/services/system.py", "_behind_gate")]
-        through = [path.name for path, _, names in self.imports_of_timers() if "is_open" in names]
-        assert through == ["app/systems.py"], "whoever else asks, asks this"
+        users_of_gate = [
+            str(path.relative_to(PACKAGE))
+            for path, _, names in self.imports_of_timers()
+            if "is_open" in names
+        ]
+        assert users_of_gate == ["app/systems.py"], "all others use app/systems.py"
         users = [
             str(path.relative_to(PACKAGE))
             for path in PACKAGE.rglob("*.py")
             if "timers_enabled" in path.read_text()
         ]
         assert sorted(users) == [
-            "cli/timers.py", "systems/services/import_elisp.py", "systems/services/field_spelled.py",
-            "systems/services/timers.py",
+            "cli/timers.py", "systems/services/field_aliases.py",
+            "systems/services/import_elisp.py", "systems/services/timers.py",
         ]  # fmt: skip
         told = (PACKAGE / "cli" / "timers.py").read_text().count("timers_enabled")
-        assert told == 1, "where it only says how to open it"
+        assert told == 1, "only the hint how to open it"

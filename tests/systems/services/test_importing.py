@@ -1,4 +1,4 @@
-"""`onbeat import elisp`: services, timers and their state, from Emacs Lisp, once and without guessing."""
+"""`onbeat import elisp`: services, timers and their state from Emacs Lisp, without evaluating it."""
 
 import json
 import os
@@ -71,7 +71,7 @@ def test_command_after_a_quoted_word_is_split_at_spaces_and_not_read_as_lisp(com
 
 
 @pytest.mark.req("S43", "S44", "S45", "S46", "S47", "S48", "S49")
-def test_configuration_in_elisp_becomes_a_services_file_that_is_right():
+def test_configuration_in_elisp_becomes_a_valid_services_file():
     found = imported(CONFIGURATION)
     assert found.fields == {
         "retry": ["30s", "120s", "600s"],
@@ -105,10 +105,10 @@ def test_configuration_in_elisp_becomes_a_services_file_that_is_right():
     }
     services = Services(found.fields)
     assert services.are_timers_on
-    assert list(services.timers().right) == ["nightly", "boot"]
+    assert list(services.timers().valid) == ["nightly", "boot"]
     assert reported(CONFIGURATION) == [
-        "12: service 'nm' is simple: timers start oneshots only",
-        "13: 'pasystray' is a simple service: only oneshots are",
+        "12: service 'nm' is simple; timers start oneshots only",
+        "13: 'pasystray' is a simple service; only oneshots are translated",
     ]
 
 
@@ -134,7 +134,7 @@ def test_configuration_in_elisp_becomes_a_services_file_that_is_right():
         """(list (list :id "t" :target "s" :on-startup-sec 5))""",
     ],
 )
-def test_variables_are_found_however_they_are_set(form, value):
+def test_variables_are_found_with_any_setter(form, value):
     text = (
         """(setq elinit-programs '(("true" :id "s" :type oneshot)) elinit-timer-subsystem-mode t)"""
     )
@@ -151,33 +151,33 @@ def test_unit_file_is_a_service():
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("(setq supervisor-timers (mapcar #'f x))", "1: supervisor-timers: it is not a quoted list"),
-        ("\n\n(setq supervisor-timers my-timers)", "3: supervisor-timers: it is not a quoted list"),
-        ("(when t\n (supervisor-mode 1))", "1: (when ...) is run by Emacs, and is not translated"),
-        ("(add-hook 'a #'supervisor-start)", "1: (add-hook ...) is run by Emacs"),
-        ('(setq supervisor-log-directory "~")', "1: supervisor-log-directory has no counterpart"),
+        ("(setq supervisor-timers (mapcar #'f x))", "1: supervisor-timers: not a quoted list"),
+        ("\n\n(setq supervisor-timers my-timers)", "3: supervisor-timers: not a quoted list"),
+        ("(when t\n (supervisor-mode 1))", "1: (when ...) is code and is not translated"),
+        ("(add-hook 'a #'supervisor-start)", "1: (add-hook ...) is code"),
+        ('(setq supervisor-log-directory "~")', "1: supervisor-log-directory has no equivalent"),
         ("(supervisor-mode (if x 1 0))", "1: it is computed by Emacs"),
         ("(supervisor-mode 'toggle)", "1: it is computed by Emacs"),
         ("(setq supervisor-mode 'maybe)", "1: supervisor-mode: (quote ...) is neither t nor nil"),
         ("(setq supervisor-timer-retry-intervals '(30 soon))", "1: supervisor-timer-retry-intervals: soon"),
         ("(setq supervisor-timers)", "1: setq has a variable without a value"),
         ("(setq supervisor-programs '((\"a\" :type oneshot :stage\n stage1)))", "2: service 'a': :stage is not"),
-        ("(setq supervisor-programs '((\"a \\\"b\" :type oneshot)))", "1: 'a \"b' has a quote that is not closed"),
-        ("(setq supervisor-programs '((\"a\" :type oneshot)\n(\"a\" :type oneshot)))", "2: service 'a' is there twice"),
+        ("(setq supervisor-programs '((\"a \\\"b\" :type oneshot)))", "1: 'a \"b' has an unclosed quote"),
+        ("(setq supervisor-programs '((\"a\" :type oneshot)\n(\"a\" :type oneshot)))", "2: service 'a' appears twice"),
         ("(setq supervisor-programs `((,cmd :type oneshot)))", "1: (unquote ...) is not a keyword"),
-        ("(setq supervisor-timers '((:id \"t\" :on-cal 1)))", "1: unknown keyword :on-cal, so the timer"),
+        ("(setq supervisor-timers '((:id \"t\" :on-cal 1)))", "1: unknown keyword :on-cal, the timer"),
         ("(setq supervisor-timers '((:id \"t\"\n:target)))", "2: ':target' has no value"),
         ("(setq supervisor-timers '(\n(:id \"t\" :target \"none\" :on-startup-sec 1)))", "2: timer 't': target 'none' not found"),
-        ('(setq supervisor-timer-state-file "x.eld")', "1: timer-state-file: the new state file is another"),
+        ('(setq supervisor-timer-state-file "x.eld")', "1: timer-state-file: not used: Onbeat has its own"),
     ],
 )  # fmt: skip
-def test_what_is_not_data_is_reported_with_its_line_and_left_out(text, problem):
+def test_code_is_omitted_and_reported_with_its_line(text, problem):
     (*_, last) = [each for each in reported(text) if "the gate of timers" not in each]
     assert last.startswith(problem)
     assert imported(text).fields["timers"] == []
 
 
-def test_duplicate_and_nameless_timers_are_left_out_and_the_first_stays():
+def test_duplicate_and_nameless_timers_are_omitted_and_the_first_stays():
     text = """(:id "s" :command "true" :type oneshot)
     (supervisor-timer-subsystem-mode)
     (setq supervisor-timers '((:id "t" :target "s" :on-startup-sec 5)
@@ -194,7 +194,7 @@ def test_duplicate_and_nameless_timers_are_left_out_and_the_first_stays():
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
-def test_default_timeout_holds_for_oneshots_without_one_wherever_it_is_set(first):
+def test_default_timeout_applies_to_oneshots_without_one_wherever_it_is_set(first):
     services = """(setq supervisor-programs '(("a" :type oneshot) ("b" :type oneshot
       :oneshot-timeout nil) ("c" :type oneshot :oneshot-timeout 1.5)))"""
     forms = ["(setq supervisor-oneshot-timeout 45)", services]
@@ -203,13 +203,13 @@ def test_default_timeout_holds_for_oneshots_without_one_wherever_it_is_set(first
     assert told == {"a": "45s", "b": None, "c": "1500ms"}
 
 
-def test_gate_that_is_not_set_is_reported_and_stays_closed():
+def test_unset_gate_is_reported_and_stays_closed():
     text = """(:id "s" :command "true" :type oneshot)
     (setq supervisor-timers '((:id "t" :target "s" :on-startup-sec 5)))"""
     found = imported(text)
     assert "timers_enabled" not in found.fields
     assert str(found.left_out[0]) == (
-        "timers_enabled: it does not open the gate of timers, so they stay off"
+        "timers_enabled: the gate of timers is not opened, so they stay off"
         " (write timers_enabled: true into the new file)"
     )
 
@@ -218,7 +218,7 @@ def test_gate_that_is_not_set_is_reported_and_stays_closed():
     ("mode", "is_on"),
     [("", True), ("1", True), ("t", True), ("nil", True), ("0", False), ("-1", False)],
 )
-def test_mode_is_switched_as_emacs_does(mode, is_on):
+def test_mode_call_is_read_as_emacs_does(mode, is_on):
     assert imported(f"(supervisor-mode {mode})").fields["enabled"] is is_on
 
 
@@ -252,18 +252,18 @@ def test_dotted_lists_are_lists():
     ("text", "problem"),
     [
         ("(a\n(b", "x:2: the list of line 2 is not closed"),
-        ("a)", "x:1: there is nothing that ')' closes"),
-        ('\n"abc', "x:2: the text of line 2 is not closed"),
-        ('"a\\', "x:1: the text of line 1 is not closed"),
-        ("(a . b c)", "x:1: there is more than one form after a dot"),
-        ("'", "x:1: it ends in the middle of a form"),
-        ("#", "x:1: '' is not read"),
-        (r'"\C-a"', r"x:1: the escape '\\C' is not read"),
+        ("a)", "x:1: unmatched ')'"),
+        ('\n"abc', "x:2: the string of line 2 is not closed"),
+        ('"a\\', "x:1: the string of line 1 is not closed"),
+        ("(a . b c)", "x:1: more than one form after a dot"),
+        ("'", "x:1: the file ends within a form"),
+        ("#", "x:1: '' is not supported"),
+        (r'"\C-a"', r"x:1: the escape '\\C' is not supported"),
         (r'"\ud800"', "x:1: 'ud800' is not a character"),
         ("(" * (DEEPEST + 2), "x:1: lists are nested too deeply"),
         ("'" * (DEEPEST + 2) + "a", "x:1: lists are nested too deeply"),
-        ("a " * (MOST + 1), "x:1: it holds too much"),
-        ("a" * (2**20 + 1), "x: it is too long"),
+        ("a " * (MOST + 1), "x:1: the file has too many forms"),
+        ("a" * (2**20 + 1), "x: the file is too long"),
         ("1" * 31, "x:1: '1111"),
     ],
 )
@@ -303,7 +303,7 @@ def test_state_becomes_a_state_file():
     assert left_out == []
 
 
-def test_state_that_is_not_known_is_reported_and_a_newer_version_is_refused():
+def test_unknown_state_is_reported_and_a_newer_version_is_refused():
     newer = STATE.replace("(version . 1)", "(version . 2)").replace(
         ":last-exit 0", ":last-result success"
     )
@@ -317,7 +317,7 @@ def test_state_that_is_not_known_is_reported_and_a_newer_version_is_refused():
 
 
 class TestCommands:
-    """Commands are split as Emacs splits them, and only what is quoted is read as Lisp."""
+    """Commands are split as Emacs splits them, and only quoted words are read as Lisp."""
 
     @pytest.mark.parametrize(
         ("command", "words"),
@@ -329,7 +329,7 @@ class TestCommands:
             ('a"b"c', ["a", "b", "c"]),
         ],
     )
-    def test_what_follows_a_quoted_word_is_plain_text(self, command, words):
+    def test_text_after_a_quoted_word_is_plain_text(self, command, words):
         assert split_command(command, LispNode(1, "string")) == words
 
     def test_many_quoted_words_take_linear_time(self):
@@ -351,19 +351,19 @@ class TestCli:
         assert done.exit_code == code, done.output
         return done
 
-    def test_both_files_are_written_and_what_is_left_out_is_reported(self, folder):
+    def test_both_files_are_written_and_omissions_are_reported(self, folder):
         done = self.call("init.el", "--state", "timer-state.eld", "-o", "services.yaml", code=4)
         assert done.stderr.splitlines() == [
             "wrote services.yaml",
             "wrote timer-state.json",
-            "init.el:12: service 'nm' is simple: timers start oneshots only",
-            "init.el:13: 'pasystray' is a simple service: only oneshots are",
+            "init.el:12: service 'nm' is simple; timers start oneshots only",
+            "init.el:13: 'pasystray' is a simple service; only oneshots are translated",
         ]
         found = yaml.safe_load((folder / "services.yaml").read_text())
         assert found == imported(CONFIGURATION).fields
         assert (folder / "timer-state.json").read_bytes() == import_state(STATE, "x")[0]
 
-    def test_file_that_is_there_is_replaced_only_with_force(self, folder):
+    def test_existing_file_is_replaced_only_with_force(self, folder):
         (folder / "services.yaml").write_text("mine")
         done = self.call("init.el", "-o", "services.yaml", code=2)
         assert done.stderr == "onbeat: output: services.yaml already exists (--force replaces it)\n"
@@ -379,7 +379,7 @@ class TestCli:
         assert found["state"]["timers"]["nightly"]["last_exit"] == 0
         assert [each["line"] for each in found["left_out"]] == [12, 13]
 
-    def test_file_that_cannot_be_read_is_refused(self, folder):
+    def test_unreadable_configuration_is_refused(self, folder):
         os.mkfifo(folder / "pipe")
         (folder / "latin.el").write_bytes(b"\xff")
         (folder / "open.el").write_text("(a")

@@ -1,4 +1,4 @@
-"""The page shows timers while their gate is open, and says so while it is not."""
+"""The page shows timers while their gate is open, else that it is closed."""
 
 import json
 import re
@@ -24,7 +24,7 @@ def serving_with(folder, *timers, **around):
 
 
 @pytest.mark.req("S84", "S87")
-def test_with_the_gate_open_it_has_the_columns_of_the_command_line(tmp_path):
+def test_page_has_the_columns_of_the_command_line_while_the_gate_is_open(tmp_path):
     wrong = HOURLY | {"id": "<b>", "on_calendar": {"minute": 0}}
     with serving_with(tmp_path, HOURLY, wrong) as api:
         page = page_of(api)
@@ -39,7 +39,7 @@ def test_with_the_gate_open_it_has_the_columns_of_the_command_line(tmp_path):
 
 @pytest.mark.parametrize("off", [{"timers_enabled": False}, {"enabled": False}])
 @pytest.mark.req("S18", "S26")
-def test_with_the_gate_closed_it_says_so_and_has_nothing_of_timers(tmp_path, off):
+def test_page_shows_the_closed_gate_and_no_timers(tmp_path, off):
     with serving_with(tmp_path, **off) as api:
         page = page_of(api)
     assert "Timer subsystem is disabled (experimental feature)." in page
@@ -47,17 +47,17 @@ def test_with_the_gate_closed_it_says_so_and_has_nothing_of_timers(tmp_path, off
     assert "NEXT-RUN" not in page
 
 
-def test_without_a_file_of_services_there_is_no_such_section(tmp_path):
+def test_page_has_no_timer_section_without_a_services_file(tmp_path):
     with serving(tmp_path) as api:
         assert "Timers" not in page_of(api)
 
 
-def test_those_who_see_only_their_own_schedules_see_no_timers(tmp_path):
+def test_callers_with_an_owner_see_no_timers(tmp_path):
     with serving_with(tmp_path) as api:
         assert "hourly" not in page_of(api, owner="ann")
 
 
-def test_a_file_that_cannot_be_read_is_told_without_what_is_in_it(tmp_path):
+def test_unreadable_file_is_shown_without_its_contents(tmp_path):
     with serving_with(tmp_path) as api:
         (tmp_path / "services.json").write_text('{"secret": "hidden"')
         page = page_of(api)

@@ -21,14 +21,14 @@ def test_overdue_timer_starts_only_after_the_services_file_is_read(world, monkey
 
     world.play(first)
     world.clock.advance("3h")
-    order, read = [], TimerSystem.begin
+    order, read = [], TimerSystem.start
 
-    async def begin(system):
+    async def start(system):
         await read(system)
         await asyncio.sleep(0.05)  # long enough for a planner that did not wait
         order.append(("file read", len(world.commands.attempts)))
 
-    monkeypatch.setattr(TimerSystem, "begin", begin)
+    monkeypatch.setattr(TimerSystem, "start", start)
 
     async def second(its):
         await its.let_pass("1s")

@@ -1,4 +1,4 @@
-"""The file that keeps what became of timers: what is in it, when it is written, and that no crash harms it."""
+"""The state file: its content, when it is written, and its safety in crashes."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from onbeat import Onbeat
 from onbeat.app.settings import Settings
 from onbeat.core.runs.run import Failed
 from onbeat.systems.services.state import StateFile, TimerHistory, read_state, write_state
-from onbeat.systems.services.timer_list import _kept
+from onbeat.systems.services.timer_list import _history
 from tests.systems.services.conftest import HOURLY
 
 NOON = 1_767_268_800_000
@@ -29,17 +29,17 @@ A_STATE = {"hourly": TimerHistory(last_run_at=NOON, last_success_at=NOON + 5, la
 
 
 class Crash(BaseException):
-    """The process is gone at once: nothing after it happens."""
+    """The process dies immediately: no code runs after it."""
 
 
 class TestContent:
     @given(st.dictionaries(st.text("abcdef-./", min_size=1), KEPT))
     @pytest.mark.req("S90")
-    def test_what_is_written_is_read_again(self, timers):
+    def test_written_state_is_read_back(self, timers):
         assert read_state(write_state(timers)) == timers
 
     @pytest.mark.req("S80", "S65", "S66", "S68")
-    def test_it_keeps_what_is_to_last_and_nothing_else(self):
+    def test_state_file_has_the_lasting_fields_only(self):
         everything = TimerHistory(NOON, NOON + 1, NOON + 2, 3, NOON + 4, "overlap")
         assert json.loads(write_state({"b": everything, "a": TimerHistory()})) == {
             "version": 1,
@@ -56,12 +56,12 @@ class TestContent:
             },
         }
 
-    def test_the_same_is_written_alike(self):
+    def test_equal_histories_give_equal_files(self):
         one, other = TimerHistory(NOON), TimerHistory(NOON + 1)
         assert write_state({"a": one, "b": other}) == write_state({"b": other, "a": one})
         assert list(json.loads(write_state({"b": one, "a": other}))["timers"]) == ["a", "b"]
 
-    def test_what_is_not_known_or_makes_no_sense_of_a_timer_is_let_be(self):
+    def test_unknown_and_invalid_fields_of_a_timer_are_ignored(self):
         odd = {"last_run_at": "soon", "last_exit": "x", "last_miss_reason": 5, "retry_attempt": 3,
                "last_success_at": "2026-01-01T12:00:00Z"}  # fmt: skip
         content = json.dumps({"version": 1, "timers": {"a": odd}}).encode()
@@ -70,7 +70,7 @@ class TestContent:
 
 class TestWriting:
     @pytest.mark.req("S79", "S90")
-    def test_a_crash_while_it_is_written_leaves_the_old_content(self, tmp_path, monkeypatch):
+    def test_crash_during_a_write_leaves_the_old_content(self, tmp_path, monkeypatch):
         file = StateFile(tmp_path / "state.json")
         file.save(A_STATE)
 
@@ -82,7 +82,7 @@ class TestWriting:
             file.save({"hourly": TimerHistory(last_run_at=NOON + 3_600_000, last_exit=1)})
         assert StateFile(file.path).load() == A_STATE
 
-    def test_what_it_says_already_is_not_written_again(self, tmp_path):
+    def test_unchanged_state_is_not_written_again(self, tmp_path):
         file = StateFile(tmp_path / "state.json")
         file.save(A_STATE)
         before = file.path.stat().st_ino, file.path.stat().st_mtime_ns
@@ -91,12 +91,12 @@ class TestWriting:
         another.save(another.load())
         assert (file.path.stat().st_ino, file.path.stat().st_mtime_ns) == before
 
-    def test_its_folder_is_made(self, tmp_path):
+    def test_folder_of_the_state_file_is_created(self, tmp_path):
         file = StateFile(tmp_path / "not" / "there" / "state.json")
         file.save(A_STATE)
         assert file.load() == A_STATE
 
-    def test_that_it_cannot_be_written_is_told_once(self, tmp_path, caplog):
+    def test_unwritable_state_file_is_logged_once(self, tmp_path, caplog):
         (tmp_path / "file").write_text("")
         file = StateFile(tmp_path / "file" / "state.json")
         with caplog.at_level(logging.ERROR, "onbeat.systems"):
@@ -114,7 +114,7 @@ class TestReading:
         ids=lambda content: content[:24],
     )  # fmt: skip
     @pytest.mark.req("S90")
-    def test_one_that_is_broken_is_told_and_keeps_no_timer_from_running(
+    def test_broken_state_file_is_logged_and_keeps_no_timer_from_running(
         self, world, content, caplog
     ):
         world.write()
@@ -126,7 +126,7 @@ class TestReading:
         assert "timer-state.json" in caplog.records[0].getMessage()
 
     @pytest.mark.req("S90")
-    def test_one_of_a_newer_version_is_told_and_never_written(self, world, caplog):
+    def test_state_file_of_a_newer_version_is_logged_and_never_written(self, world, caplog):
         world.write()
         newer = '{"version": 2, "timers": {"hourly": {"last_result": "x"}}}'
         world.state_path.write_text(newer)
@@ -137,7 +137,9 @@ class TestReading:
         assert "2 is newer than this program" in caplog.records[0].getMessage()
 
     @pytest.mark.req("S90")
-    def test_one_of_a_newer_version_that_appears_is_let_be_until_it_is_gone(self, world, caplog):
+    def test_state_file_replaced_by_a_newer_version_is_not_written_until_it_is_gone(
+        self, world, caplog
+    ):
         newer = '{"version": 2, "timers": {"hourly": {"last_result": "x"}}}'
 
         async def story(world):
@@ -156,17 +158,17 @@ class TestReading:
         assert "2 is newer than this program" in told
 
     @pytest.mark.req("S90")
-    def test_one_wrong_entry_leaves_out_only_itself(self, world, caplog):
+    def test_invalid_entry_affects_no_other(self, world, caplog):
         kept = {"hourly": {"last_run_at": "2026-01-01T09:00:00Z"}, "zzz": 5}
         world.write()
         world.state_path.write_text(json.dumps({"version": 1, "timers": kept}))
         with caplog.at_level(logging.ERROR, "onbeat.systems"):
             world.play(lambda world: world.let_pass("1s"))
         assert world.started == ["hourly"], "what was missed since nine is caught up"
-        assert "timers.zzz: 5 is no set of fields" in caplog.records[0].getMessage()
+        assert "timers.zzz: 5 is not a set of fields" in caplog.records[0].getMessage()
 
     @pytest.mark.req("S77", "S90")
-    def test_one_that_cannot_be_read_for_a_while_is_not_lost(self, world, monkeypatch, caplog):
+    def test_temporarily_unreadable_state_file_is_not_lost(self, world, monkeypatch, caplog):
         kept = {
             "hourly": {"last_run_at": "2026-01-01T09:00:00Z", "last_exit": 4,
                        "last_failure_at": "2026-01-01T09:00:01Z"},
@@ -199,9 +201,9 @@ class TestReading:
             "last_exit": 0,
         }
         (told,) = [record.getMessage() for record in caplog.records]
-        assert "cannot be read, nor written: Too many open files" in told
+        assert "cannot be read, so it is not written: Too many open files" in told
 
-    def test_a_link_stays_one(self, world):
+    def test_symbolic_link_stays_a_link(self, world):
         (world.folder / "elsewhere").mkdir()
         real = world.folder / "elsewhere" / "real.json"
         real.write_text('{"version": 1, "timers": {}}')
@@ -212,10 +214,10 @@ class TestReading:
         assert "hourly" in json.loads(real.read_text())["timers"]
 
 
-class TestSince:
-    """What is known is not forgotten for what the store tells later, which may be less."""
+class TestMergedHistories:
+    """A known history is not lost if the store has less later."""
 
-    def test_the_later_of_each_is_kept_and_the_exit_code_of_the_later_end(self):
+    def test_since_keeps_the_later_instants_and_the_exit_code_of_the_later_end(self):
         known = TimerHistory(NOON, NOON - 9, NOON + 1, 3, NOON - 5, "overlap")
         told = TimerHistory(NOON + 30, NOON - 9, None, 0)
         assert told.since(known, now=NOON + 60) == TimerHistory(
@@ -227,20 +229,20 @@ class TestSince:
         )
 
     @given(KEPT, INSTANTS.filter(lambda at: at is not None))
-    def test_what_is_yet_to_come_does_not_count(self, known, now):
+    def test_since_ignores_instants_in_the_future(self, known, now):
         told = TimerHistory().since(known, now=now)
         for each in ("last_run_at", "last_success_at", "last_failure_at", "last_missed_at"):
             at = getattr(known, each)
             assert getattr(told, each) == (at if at is not None and at <= now else None)
 
     @given(KEPT, KEPT)
-    def test_what_is_told_twice_is_the_same(self, one, other):
+    def test_since_is_idempotent(self, one, other):
         once = one.since(other, now=NOON)
         assert once.since(other, now=NOON) == once
         assert one.since(one, now=NOON) == one
 
 
-def test_a_retry_that_a_node_has_taken_and_not_started_moves_no_failure(world):
+def test_claimed_retry_does_not_move_the_last_failure(world):
     async def story(world):
         world.commands.exit_code = 7
         await world.let_pass("1h")
@@ -252,12 +254,12 @@ def test_a_retry_that_a_node_has_taken_and_not_started_moves_no_failure(world):
     known = TimerHistory(last_run_at=run.started_at, last_failure_at=run.updated_at, last_exit=7)
     taken = replace(run, updated_at=run.updated_at + 30_000)
     for each in (run, taken):
-        assert _kept(row, each, None, known)[0].last_failure_at == run.updated_at
+        assert _history(row, each, None, known)[0].last_failure_at == run.updated_at
 
 
-class TestWhenItIsWritten:
+class TestWritesOfTheNode:
     @pytest.mark.req("S65", "S66", "S78")
-    def test_it_is_when_a_run_starts_and_when_it_has_ended(self, world):
+    def test_state_file_is_written_when_a_run_starts_and_ends(self, world):
         async def story(world):
             world.commands.exit_code = None
             await world.let_pass("1h")
@@ -278,7 +280,7 @@ class TestWhenItIsWritten:
         }
 
     @pytest.mark.req("S65", "S78")
-    def test_it_is_also_when_a_run_starts_again(self, world):
+    def test_state_file_is_written_when_a_retry_starts(self, world):
         async def story(world):
             world.commands.exit_code = 1
             await world.let_pass("1h")
@@ -290,7 +292,7 @@ class TestWhenItIsWritten:
         assert world.play(story) == "2026-01-01T13:00:30.000Z"
 
     @pytest.mark.req("S68", "S78")
-    def test_it_is_when_a_tick_was_missed_and_says_why(self, world):
+    def test_state_file_is_written_when_a_tick_was_missed_with_the_reason(self, world):
         world.write(HOURLY | {"enabled": False})
         world.play(lambda world: world.let_pass("1h"))
         assert world.state["timers"]["hourly"] == {
@@ -298,7 +300,7 @@ class TestWhenItIsWritten:
         }  # fmt: skip
 
     @pytest.mark.req("S80", "S81")
-    def test_neither_a_retry_that_waits_nor_the_next_run_is_in_it(self, world):
+    def test_state_file_has_neither_waiting_retries_nor_next_runs(self, world):
         async def story(world):
             world.commands.exit_code = 1
             await world.let_pass("1h")
@@ -310,7 +312,7 @@ class TestWhenItIsWritten:
         assert kept.keys() == {"last_run_at", "last_failure_at", "last_exit"}
 
     @pytest.mark.req("S69", "S78")
-    def test_it_says_when_a_timer_last_succeeded_and_when_it_last_failed(self, world):
+    def test_state_file_has_the_last_success_and_the_last_failure(self, world):
         async def story(world):
             await world.let_pass("1h")
             world.commands.exit_code = -15
@@ -336,7 +338,7 @@ class TestWhenItIsWritten:
         }
 
     @pytest.mark.req("S78")
-    def test_an_end_at_a_stop_of_the_node_is_in_it(self, tmp_path):
+    def test_state_file_has_an_outcome_during_shutdown(self, tmp_path):
         path = tmp_path / "services.json"
         services = {"slow": {"argv": ["sh", "-c", "sleep 0.5"]}}
         timers = [{"id": "slow", "target": "slow", "on_startup_sec": 3600}]
@@ -359,17 +361,17 @@ class TestWhenItIsWritten:
         assert kept["last_run_at"] < kept["last_success_at"]
 
     @pytest.mark.req("S78")
-    def test_a_node_writes_it_by_itself(self, world):
+    def test_node_writes_the_state_file_by_itself(self, world):
         async def story(world):
             world.clock.advance("1h")
             await world.beat.settle()
-            await world.system._keeper.end()  # the step that it was woken for is done
+            await world.system._reconciling.stop()  # after the step that is running
 
         world.write()
         world.play(story)
         assert world.state["timers"]["hourly"]["last_exit"] == 0
 
-    def test_timers_that_are_gone_are_left_out_and_those_that_are_wrong_just_now_stay(self, world):
+    def test_state_file_drops_removed_timers_and_keeps_invalid_ones(self, world):
         async def story(world):
             await world.let_pass("1h")
             await world.edit(HOURLY | {"target": "nope"}, {**HOURLY, "id": "third"})
@@ -378,20 +380,20 @@ class TestWhenItIsWritten:
         world.write(HOURLY, {**HOURLY, "id": "second"})
         assert world.play(story) == {"hourly", "third"}
 
-    def test_there_may_be_none(self, world):
+    def test_state_file_may_be_disabled(self, world):
         world.write(state_file=None)
         world.play(lambda world: world.let_pass("1h"))
         assert world.started == ["hourly"]
         assert not world.state_path.exists()
 
-    def test_it_may_be_elsewhere_which_is_beside_the_file_of_services_unless_told(self, world):
+    def test_state_file_is_beside_the_services_file_by_default(self, world):
         world.write(state_file="kept/state.json")
         world.play(lambda world: world.let_pass("1h"))
         assert "hourly" in json.loads((world.folder / "kept" / "state.json").read_text())["timers"]
 
 
-class TestGoingOn:
-    """What the file is for: the database was lost, or was not there."""
+class TestContinuingFromTheStateFile:
+    """The database was lost or is new."""
 
     def lost(self, world, *timers, away="3h30m", **around):
         world.write(*timers, **around)
@@ -407,26 +409,26 @@ class TestGoingOn:
         return world.play(story)
 
     @pytest.mark.req("S41", "S77", "S82")
-    def test_a_persistent_timer_catches_up_what_was_missed_since(self, world):
+    def test_persistent_timer_catches_up_since_the_state_file(self, world):
         (run,), standing = self.lost(world)
         assert (run.triggered_by, run.tick_count, run.status) == ("catchup", 3, "SUCCESS")
         assert standing["last_run_at"].startswith("2026-01-01T16:30:0")
 
     @pytest.mark.req("S47", "S77")
-    def test_one_that_is_not_persistent_does_not_but_tells_when_it_last_ran(self, world):
+    def test_non_persistent_timer_does_not_catch_up_but_shows_its_last_run(self, world):
         runs, standing = self.lost(world, HOURLY | {"persistent": False})
         assert runs == []
         assert standing["last_run_at"] == standing["last_success_at"] == "2026-01-01T13:00:00.000Z"
         assert standing["last_exit"] == 0
 
     @pytest.mark.req("S42", "S82")
-    def test_nothing_is_caught_up_that_is_older_than_the_window(self, world):
+    def test_catch_up_from_the_state_file_respects_the_window(self, world):
         nightly = HOURLY | {"on_calendar": {"hour": 13, "minute": 0}}
         runs, _ = self.lost(world, nightly, away="30h", catchup_window="2h")
         assert [(run.status, run.reason) for run in runs] == [("SKIPPED", "missed")]
 
     @pytest.mark.req("S31", "S77")
-    def test_what_follows_a_success_follows_the_last_one(self, world):
+    def test_timer_after_a_success_follows_the_last_success_of_the_state_file(self, world):
         follows = HOURLY | {
             "on_unit_active_sec": 4 * 3600,
             "on_calendar": {"hour": 13, "minute": 0},
@@ -435,7 +437,7 @@ class TestGoingOn:
         assert standing["next_run_at"] == "2026-01-01T17:00:00.000Z"
 
     @pytest.mark.req("S77", "S90")
-    def test_what_the_store_knows_better_is_not_undone_by_the_file(self, world):
+    def test_newer_history_of_the_store_is_not_undone_by_the_file(self, world):
         world.write()
         world.play(lambda world: world.let_pass("1h"))
         old = {
@@ -448,7 +450,7 @@ class TestGoingOn:
         assert world.state["timers"]["hourly"]["last_exit"] == 0
 
     @pytest.mark.req("S90")
-    def test_timers_of_the_file_and_of_the_store_are_put_together(self, world):
+    def test_histories_of_file_and_store_are_merged(self, world):
         world.write()
         kept = {"last_exit": 5, "last_run_at": "2026-01-01T11:59:00Z"}
         state = {"version": 1, "timers": {"new": kept, "gone": kept}}
@@ -461,7 +463,7 @@ class TestGoingOn:
         }  # fmt: skip
 
     @pytest.mark.req("S81")
-    def test_a_retry_and_what_comes_next_are_not_taken_from_the_file(self, world):
+    def test_retries_and_next_runs_are_not_read_from_the_file(self, world):
         world.commands.exit_code = 1
         world.write()
         world.play(lambda world: world.let_pass("1h"))
@@ -470,7 +472,7 @@ class TestGoingOn:
         assert (standing["last_exit"], standing["retry_at"]) == (1, None)
         assert standing["next_run_at"] == "2026-01-01T14:00:00.000Z"
 
-    def test_no_tick_that_ran_runs_again(self, world):
+    def test_tick_that_ran_does_not_run_again(self, world):
         async def story(world):
             await world.let_pass("1h")
             await world.edit(timers_enabled=False)

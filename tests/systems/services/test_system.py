@@ -1,4 +1,4 @@
-"""Timers at work, with their gate open: what starts, what is skipped and why, what is tried again, and who switches them."""
+"""Running timers with their gate open: starts, skips, retries and switches."""
 
 import json
 
@@ -60,13 +60,13 @@ def test_services_are_run_by_the_launcher_of_commands_with_its_output_and_its_ti
     assert (runs["greets"].status, runs["greets"].log_tail) == ("SUCCESS", "hello from a service\n")
     hung = runs["hangs"]
     assert (hung.status, hung.reason, hung.attempt) == ("FAILED", "timeout", 1)
-    assert listed["greets"].kept.last_exit == 0
-    assert listed["hangs"].kept.last_failure_at == hung.finished_at
+    assert listed["greets"].history.last_exit == 0
+    assert listed["hangs"].history.last_failure_at == hung.finished_at
 
 
 class TestTriggers:
     @pytest.mark.req("S30", "S31", "S32", "S71")
-    def test_one_may_start_after_a_start_and_after_a_success_and_at_a_time(self, world):
+    def test_timer_may_combine_startup_success_and_calendar(self, world):
         world.write(HOURLY | {"on_startup_sec": 90, "on_unit_active_sec": 600.5})
         world.play(lambda world: world.let_pass("90s", "601s", "49m"))
         assert [at(each) for each in world.commands.attempts] == [
@@ -76,7 +76,7 @@ class TestTriggers:
         ]
 
     @pytest.mark.req("S30", "S71")
-    def test_each_start_of_the_scheduler_has_its_own(self, world):
+    def test_each_start_of_the_scheduler_has_its_startup_tick(self, world):
         world.write({"id": "once", "target": "backup", "on_startup_sec": 10})
         world.play(lambda world: world.let_pass("10s", "1h"))
         world.play(lambda world: world.let_pass("10s", "1h"))
@@ -96,7 +96,7 @@ class TestTriggers:
         assert world.play(story) == [("SKIPPED", "disabled")]
 
     @pytest.mark.req("S31")
-    def test_what_follows_a_success_alone_does_not_start_by_itself(self, world):
+    def test_timer_that_only_follows_a_success_does_not_start_by_itself(self, world):
         alone = {"id": "alone", "target": "backup", "on_unit_active_sec": 60}
 
         async def story(world):
@@ -112,7 +112,7 @@ class TestTriggers:
         assert world.started == ["alone", "alone"]
 
     @pytest.mark.req("S60")
-    def test_those_that_are_due_at_the_same_time_start_in_one_order(self, tmp_path):
+    def test_timers_due_at_the_same_time_start_in_a_fixed_order(self, tmp_path):
         names = ["d", "a", "c", "b"]
         orders = []
         for n, listed in enumerate([names, names[::-1]]):
@@ -138,13 +138,13 @@ class TestTriggers:
 
 
 class TestTwoTimersOfOneService:
-    """Whichever of its timers starts a service, it never runs twice at once."""
+    """A service never runs twice concurrently, whichever timer starts it."""
 
     FIRST = HOURLY | {"id": "first", "on_calendar": {"hour": 13, "minute": 0}}
     SECOND = HOURLY | {"id": "second", "on_calendar": {"hour": 13, "minute": 1}}
 
     @pytest.mark.req("S33", "S68")
-    def test_the_second_is_skipped_for_overlap_while_the_first_has_the_service_run(self, world):
+    def test_second_timer_is_skipped_for_overlap_while_the_service_runs(self, world):
         async def story(world):
             world.commands.exit_code = None
             await world.let_pass("1h", "1m", "5s", "1s")
@@ -157,7 +157,7 @@ class TestTwoTimersOfOneService:
         assert world.state["timers"]["second"]["last_miss_reason"] == "overlap"
 
     @pytest.mark.req("S33", "S57")
-    def test_a_retry_of_one_does_not_start_beside_the_other(self, world):
+    def test_retry_of_one_timer_does_not_start_while_the_service_runs(self, world):
         async def story(world):
             world.commands.outcomes = {"first": Failed("it failed", "exit", exit_code=3)}
             world.commands.exit_code = None
@@ -170,13 +170,13 @@ class TestTwoTimersOfOneService:
         assert world.started == ["first", "second"]
 
     @pytest.mark.req("S33")
-    def test_one_starts_when_the_other_has_ended(self, world):
+    def test_timer_starts_when_the_service_has_ended(self, world):
         world.write(self.FIRST, self.SECOND)
         world.play(lambda world: world.let_pass("1h", "1m"))
         assert world.started == ["first", "second"]
 
     @pytest.mark.req("S33")
-    def test_timers_of_other_services_do_not_wait_for_each_other(self, world):
+    def test_timers_of_different_services_run_in_parallel(self, world):
         async def story(world):
             world.commands.exit_code = None
             await world.let_pass("1h", "1m")
@@ -191,7 +191,7 @@ UNIT = {"id": "unit", "target": "backup", "on_startup_sec": 1, "on_unit_active_s
 
 
 class TestAfterASuccess:
-    """`on_unit_active_sec`: a timer goes on after its last success, whatever has kept it from that."""
+    """`on_unit_active_sec`: a timer continues after its last success, whatever happened to a tick."""
 
     async def first(self, world):
         await world.let_pass("1s", "1h")
@@ -199,7 +199,7 @@ class TestAfterASuccess:
         world.commands.attempts.clear()
 
     @pytest.mark.req("S31")
-    def test_it_starts_so_many_seconds_after_each_success_and_not_sooner(self, world):
+    def test_timer_starts_its_seconds_after_each_success(self, world):
         async def story(world):
             world.commands.exit_code = None
             await world.let_pass("1s", "10m")
@@ -219,7 +219,7 @@ class TestAfterASuccess:
         ("timer", "away"), [({"persistent": False}, "2h"), ({}, "48h"), ({"persistent": False}, "48h")]
     )  # fmt: skip
     @pytest.mark.req("S31")
-    def test_it_goes_on_also_if_its_time_was_missed(self, world, timer, away):
+    def test_timer_after_a_success_continues_after_a_missed_tick(self, world, timer, away):
         alone = {"id": "unit", "target": "backup", "on_unit_active_sec": 3600}
 
         async def first(world):
@@ -229,7 +229,7 @@ class TestAfterASuccess:
             assert len(world.started) == 2
 
         async def second(world):
-            await world.beat.settle()  # what was missed is told as such
+            await world.beat.settle()  # missed ticks are recorded
             await world.look()
             await world.let_pass("1s")
             caught_up = len(world.started)
@@ -245,7 +245,7 @@ class TestAfterASuccess:
 
     @pytest.mark.parametrize("off", ["the timer", "its service"])
     @pytest.mark.req("S31", "S34", "S35")
-    def test_it_goes_on_also_if_its_time_was_skipped_as_disabled(self, world, off):
+    def test_timer_after_a_success_continues_after_a_tick_skipped_as_disabled(self, world, off):
         async def story(world):
             await self.first(world)
             if off == "the timer":
@@ -269,7 +269,7 @@ class TestAfterASuccess:
 
     @pytest.mark.parametrize(("seconds", "then"), [(1800, "13:30:01"), (7200, "15:00:01")])
     @pytest.mark.req("S31")
-    def test_it_goes_on_with_another_length_of_time(self, world, seconds, then):
+    def test_timer_after_a_success_continues_with_an_edited_delay(self, world, seconds, then):
         async def story(world):
             await self.first(world)
             await world.edit(UNIT | {"on_unit_active_sec": seconds})
@@ -282,11 +282,11 @@ class TestAfterASuccess:
         assert len(world.started) == 2
 
     @pytest.mark.req("S31")
-    def test_a_length_edited_while_nothing_was_up_counts_from_the_start(self, world):
+    def test_delay_edited_while_down_counts_from_the_start(self, world):
         world.write(UNIT)
         world.play(self.first)
         world.commands.attempts.clear()
-        world.clock.advance("5h")  # what was due by the old length is not started
+        world.clock.advance("5h")  # ticks of the old delay are not started
         world.write(UNIT | {"on_startup_sec": 86_400, "on_unit_active_sec": 7200})
 
         async def story(world):
@@ -301,7 +301,7 @@ class TestAfterASuccess:
         assert ("SKIPPED", "edited") in statuses
 
     @pytest.mark.req("S31")
-    def test_a_shorter_length_that_is_past_counts_from_the_edit(self, world):
+    def test_shortened_delay_that_has_passed_counts_from_the_edit(self, world):
         async def story(world):
             await self.first(world)
             world.commands.attempts.clear()
@@ -317,7 +317,7 @@ class TestAfterASuccess:
         assert world.started == ["unit"]
 
     @pytest.mark.req("S31", "S91")
-    def test_a_failure_is_no_success_to_follow(self, world):
+    def test_failure_does_not_trigger_a_timer_after_a_success(self, world):
         async def story(world):
             world.commands.exit_code = -15
             await world.let_pass("1s", "10m", "2h")
@@ -328,7 +328,7 @@ class TestAfterASuccess:
 
     @pytest.mark.parametrize("edit", [{}, {"on_unit_active_sec": 60}])
     @pytest.mark.req("S31", "S91")
-    def test_after_a_failure_it_rests_until_it_succeeds_again(self, world, edit):
+    def test_after_a_failure_the_timer_waits_for_the_next_success(self, world, edit):
         async def story(world):
             await self.first(world)
             world.commands.exit_code = 1
@@ -347,7 +347,7 @@ class TestAfterASuccess:
         assert len(world.started) == 4
 
     @pytest.mark.req("S31")
-    def test_one_that_was_canceled_does_not_start_again_at_once(self, world):
+    def test_canceled_run_does_not_start_again_immediately(self, world):
         async def story(world):
             await self.first(world)
             world.commands.exit_code = None
@@ -365,7 +365,7 @@ class TestAfterASuccess:
         assert world.started == ["unit"]
 
     @pytest.mark.req("S31", "S33")
-    def test_while_it_runs_nothing_is_done_to_it(self, world):
+    def test_running_timer_is_not_rearmed(self, world):
         async def story(world):
             await self.first(world)
             world.commands.exit_code = None
@@ -378,7 +378,7 @@ class TestAfterASuccess:
         world.play(story)
         assert world.started == ["unit"]
 
-    def test_one_that_is_paused_stays_so(self, world):
+    def test_paused_timer_stays_paused(self, world):
         async def story(world):
             await self.first(world)
             await world.beat.service.pause("unit")
@@ -400,7 +400,7 @@ class TestSkips:
         ],
     )
     @pytest.mark.req("S34", "S35", "S68", "S89")
-    def test_one_that_is_disabled_or_whose_service_is_skips_its_ticks_and_says_so(
+    def test_disabled_timer_or_service_skips_ticks_with_that_reason(
         self, world, timer, service, reason
     ):
         async def story(world):
@@ -416,7 +416,7 @@ class TestSkips:
         assert world.started == []
 
     @pytest.mark.req("S33", "S68", "S89")
-    def test_one_whose_service_still_runs_is_skipped_for_overlap(self, world):
+    def test_tick_is_skipped_for_overlap_while_its_service_runs(self, world):
         async def story(world):
             world.commands.exit_code = None
             await world.let_pass("1m", "1m")
@@ -426,7 +426,7 @@ class TestSkips:
         assert world.play(story) == ([("STARTED", None), ("SKIPPED", "overlap")], "overlap")
 
     @pytest.mark.req("S40")
-    def test_others_run_when_one_target_fails(self, world):
+    def test_failing_service_does_not_affect_other_timers(self, world):
         async def story(world):
             world.commands.outcomes = {"hourly": Failed("it failed", "exit", exit_code=1)}
             await world.let_pass("1h")
@@ -466,7 +466,7 @@ class TestRetry:
         ],
     )
     @pytest.mark.req("S39", "S76")
-    def test_only_a_positive_exit_is_tried_again(self, world, outcome, ended):
+    def test_only_a_positive_exit_code_is_retried(self, world, outcome, ended):
         async def story(world):
             world.commands.outcomes = {"hourly": outcome}
             await world.let_pass("1h", "30m")
@@ -477,7 +477,7 @@ class TestRetry:
         assert world.started == ["hourly"]
 
     @pytest.mark.req("S70")
-    def test_when_it_is_tried_again_is_told_and_that_it_failed(self, world):
+    def test_listing_shows_the_retry_and_the_failure(self, world):
         async def story(world):
             world.commands.exit_code = 7
             await world.let_pass("1h")
@@ -494,7 +494,7 @@ class TestRetry:
         assert over["last_failure_at"] == waiting["last_failure_at"]
 
     @pytest.mark.req("S69", "S70")
-    def test_that_it_failed_is_still_told_while_it_is_tried_again(self, world):
+    def test_listing_shows_the_failure_while_a_retry_runs(self, world):
         async def story(world):
             world.commands.exit_code = 7
             await world.let_pass("1h")
@@ -509,7 +509,7 @@ class TestRetry:
             assert told["last_run_at"] == "2026-01-01T13:00:30.000Z"
 
     @pytest.mark.req("S37")
-    def test_a_fresh_trigger_has_all_its_retries(self, world):
+    def test_new_tick_has_all_its_retries(self, world):
         async def story(world):
             world.commands.exit_code = 1
             await world.let_pass("20m", "30s", "2m", "17m30s", "30s", "2m", "10m")
@@ -523,7 +523,7 @@ class TestRetry:
 
     @pytest.mark.req("S33", "S89")
     def test_a_skip_for_overlap_clears_a_pending_retry_of_that_service_timer(self, world):
-        # A tick of the past was asked for and goes on, while a later one waits for its retry.
+        # A backfilled tick runs, while a later one waits for its retry.
         eleven = parse_instant("2026-01-01T11:00:00Z")
 
         async def story(world):
@@ -618,7 +618,7 @@ class TestRetry:
 class TestCatchUp:
     @pytest.mark.parametrize(("late", "ran"), [("9s", ["hourly"]), ("11s", []), ("50s", [])])
     @pytest.mark.req("S41", "S58")
-    def test_one_that_is_not_persistent_starts_only_within_ten_seconds(self, world, late, ran):
+    def test_non_persistent_timer_starts_only_within_ten_seconds(self, world, late, ran):
         world.write(HOURLY | {"persistent": False})
         world.play(lambda world: world.let_pass("59m"))
         world.clock.advance("1m")
@@ -642,7 +642,7 @@ class TestCatchUp:
         assert world.play(story) == ran
 
     @pytest.mark.req("S42")
-    def test_what_is_older_than_the_window_is_not_caught_up(self, world):
+    def test_ticks_older_than_the_window_are_not_caught_up(self, world):
         nightly = HOURLY | {"on_calendar": {"hour": 3, "minute": 0}}
         world.write(nightly, catchup_window="2h")
         world.play(lambda world: world.let_pass("1m"))
@@ -651,7 +651,7 @@ class TestCatchUp:
         assert world.started == []
 
     @pytest.mark.req("S58")
-    def test_the_run_that_catches_up_and_the_next_tick_are_two(self, world):
+    def test_catch_up_run_and_next_tick_are_separate_runs(self, world):
         world.write()
         world.play(lambda world: world.let_pass("1m"))
         world.clock.advance("2h30m")
@@ -660,7 +660,7 @@ class TestCatchUp:
 
 
 @pytest.mark.req("S59", "S62")
-def test_what_happens_to_a_timer_is_told_as_events(world):
+def test_runs_of_a_timer_are_events(world):
     async def story(world):
         world.commands.exit_code = 3
         await world.let_pass("1h")
@@ -681,7 +681,7 @@ def test_what_happens_to_a_timer_is_told_as_events(world):
 
 
 class TestCells:
-    """What a table has of a timer: ENABLED, NEXT-RUN and EXIT."""
+    """Cells of the table: ENABLED, NEXT-RUN and EXIT."""
 
     async def cells(self, world):
         found = await world.system.listed()
@@ -690,7 +690,7 @@ class TestCells:
         return enabled, next_run, exit_code
 
     @pytest.mark.req("S84")
-    def test_one_that_is_paused_is_shown_so(self, world):
+    def test_paused_timer_is_shown_as_paused(self, world):
         async def story(world):
             before = await self.cells(world)
             await world.beat.service.pause("hourly")
@@ -700,7 +700,7 @@ class TestCells:
         assert world.play(story) == ("yes", "paused")
 
     @pytest.mark.req("S70", "S84")
-    def test_a_retry_that_waits_is_what_comes_next(self, world):
+    def test_waiting_retry_is_shown_as_the_next_run(self, world):
         async def story(world):
             world.commands.exit_code = 3
             await world.let_pass("1h", "30s")
@@ -715,7 +715,7 @@ class TestCells:
     @pytest.mark.parametrize("few", [0, 20])
     @pytest.mark.parametrize("reason", ["timeout", "launch_failed"])
     @pytest.mark.req("S84")
-    def test_one_that_failed_without_an_exit_code_says_why(self, world, monkeypatch, reason, few):
+    def test_failure_without_an_exit_code_shows_its_reason(self, world, monkeypatch, reason, few):
         async def story(world):
             world.commands.outcomes = {"hourly": Failed("it failed", reason, retryable=False)}
             await world.let_pass("1h", "1m")
@@ -729,11 +729,11 @@ class TestCells:
         assert world.play(story) == (reason, "0")
 
 
-class TestMany:
-    """Of many timers it is asked at once what became of them: that tells the same."""
+class TestManyTimers:
+    """Many timers are read together, with the same result."""
 
     async def all_kinds(self, world):
-        """Have timers that succeeded, failed, go on, wait for a retry, were canceled, and rest."""
+        """Create timers that succeeded, failed, run, wait for a retry, were canceled, and are idle."""
         await world.let_pass("1h")
         names = ("fails", "goes_on", "waits", "canceled")
         outcomes = [Failed("ended", "signal", retryable=False, exit_code=-9), Accepted("it goes on"),
@@ -763,7 +763,7 @@ class TestMany:
         return world.play(story)
 
     @pytest.mark.req("S65", "S69", "S70")
-    def test_how_they_stand_is_the_same_as_if_each_were_asked_for(self, tmp_path, monkeypatch):
+    def test_listing_many_timers_equals_reading_each(self, tmp_path, monkeypatch):
         found = []
         for few in (0, 100):
             folder = tmp_path / str(few)
@@ -772,15 +772,15 @@ class TestMany:
         here, elsewhere, kept, *others = found
         assert here == elsewhere
         assert others == [here, elsewhere, kept]
-        exits = {each.timer_id: each.kept.last_exit for each in here.timers}
+        exits = {each.timer_id: each.history.last_exit for each in here.timers}
         assert exits == {
             "fails": -9, "goes_on": 0, "waits": 3, "canceled": 0, "succeeds": 0, "never": None,
         }  # fmt: skip
         two = parse_instant("2026-01-01T14:00:00Z") * 1000
-        started = [each.timer_id for each in here.timers if each.kept.last_run_at == two]
+        started = [each.timer_id for each in here.timers if each.history.last_run_at == two]
         assert started == ["fails", "goes_on", "waits", "canceled", "succeeds"]
 
-    def test_a_listing_asks_a_few_times_however_many_there_are(self, world):
+    def test_listing_many_timers_makes_a_bounded_number_of_reads(self, world):
         asked = []
 
         async def story(world):
@@ -800,10 +800,10 @@ class TestMany:
         assert len(asked) < 10, asked
 
 
-class TestTheFileIsTheWhole:
+class TestTheFileDecides:
     @pytest.mark.parametrize("change", [{"target": "gone"}, {"id": "other"}])
     @pytest.mark.req("S73")
-    def test_one_that_is_no_longer_there_or_wrong_runs_no_more(self, world, change):
+    def test_removed_or_invalid_timer_stops_running(self, world, change):
         async def story(world):
             await world.let_pass("1h")
             await world.edit(HOURLY | change)
@@ -814,7 +814,7 @@ class TestTheFileIsTheWhole:
         assert world.play(story) == (["other"] if "id" in change else [])
         assert world.started == (["hourly", "other"] if "id" in change else ["hourly"])
 
-    def test_schedules_that_are_no_timers_are_let_be(self, world):
+    def test_schedules_of_other_sources_are_untouched(self, world):
         async def story(world):
             await world.beat.define(a_schedule("hourly", every="7h"), a_schedule("own"))
             await world.edit()
@@ -823,11 +823,11 @@ class TestTheFileIsTheWhole:
 
         world.write({**HOURLY, "id": "first"})
         invalid, rows = world.play(story)
-        assert invalid == {"hourly": "'hourly' is a schedule, and no timer"}
+        assert invalid == {"hourly": "'hourly' is the id of another schedule"}
         assert rows.keys() == {"hourly", "own"}
 
     @pytest.mark.req("S73")
-    def test_one_that_somebody_deletes_is_there_again(self, world):
+    def test_deleted_timer_is_restored(self, world):
         async def story(world):
             await world.beat.service.delete("hourly")
             await world.system.step()
@@ -838,7 +838,7 @@ class TestTheFileIsTheWhole:
         assert world.play(story) == ["hourly"]
         assert world.started == ["hourly"]
 
-    def test_one_whose_id_a_schedule_had_runs_when_that_is_gone(self, world):
+    def test_timer_whose_id_was_taken_runs_once_the_id_is_free(self, world):
         async def story(world):
             await world.beat.define(a_schedule("other", every="7h"))
             await world.edit(HOURLY | {"id": "other"})
@@ -866,7 +866,7 @@ class TestTheFileIsTheWhole:
 
 class TestSwitching:
     @pytest.mark.req("S34", "S92")
-    def test_one_that_is_switched_off_skips_its_ticks_and_on_again_runs(self, world):
+    def test_disabled_timer_skips_ticks_and_runs_again_when_enabled(self, world):
         async def story(world):
             assert await world.switch("hourly", on=False)
             assert not await world.switch("hourly", on=False)
@@ -880,7 +880,7 @@ class TestSwitching:
         assert world.play(story) == (False, True, [("SKIPPED", "disabled"), ("SUCCESS", None)])
 
     @pytest.mark.req("S92")
-    def test_that_outlives_restarts_and_edits_of_the_file(self, world):
+    def test_switch_outlives_restarts_and_edits_of_the_file(self, world):
         async def first(world):
             await world.switch("hourly", on=False)
             await world.edit(HOURLY | {"on_calendar": {"minute": 30}})
@@ -898,7 +898,7 @@ class TestSwitching:
         assert world.started == []
 
     @pytest.mark.req("S92")
-    def test_one_that_is_off_in_the_file_can_be_switched_on(self, world):
+    def test_timer_disabled_in_the_file_can_be_enabled(self, world):
         async def story(world):
             await world.switch("hourly", on=True)
             await world.let_pass("1h")
@@ -908,7 +908,7 @@ class TestSwitching:
         assert world.started == ["hourly"]
 
     @pytest.mark.req("S92")
-    def test_switched_as_the_file_has_it_the_file_counts_again(self, world):
+    def test_switch_that_equals_the_file_is_removed(self, world):
         async def story(world):
             await world.switch("hourly", on=False)
             await world.switch("hourly", on=True)
@@ -920,9 +920,9 @@ class TestSwitching:
         assert world.play(story) == ([], False)
 
     @pytest.mark.req("S92")
-    def test_a_node_hears_of_it_also_if_it_had_just_read_the_file(self, world):
+    def test_node_applies_a_switch_although_it_has_just_read_the_file(self, world):
         async def story(world):
-            # Somebody else keeps it, and this node had defined the timer before it could know.
+            # Another process stores the switch after this node has defined the timer.
             await world.beat.service.keep("services.enabled", "hourly", body=False)
             await world.system.step()
             await world.let_pass("1h")
@@ -931,7 +931,7 @@ class TestSwitching:
         world.write()
         assert world.play(story) == [("SKIPPED", "disabled")]
 
-    def test_a_switch_of_one_that_has_left_the_file_is_forgotten(self, world):
+    def test_switch_of_a_removed_timer_is_forgotten(self, world):
         async def story(world):
             await world.switch("hourly", on=False)
             await world.edit(HOURLY | {"target": "nope"})
@@ -945,12 +945,12 @@ class TestSwitching:
         world.write()
         assert world.play(story)
 
-    def test_one_that_is_wrong_cannot_be_and_it_is_said_why(self, world):
+    def test_switching_an_invalid_timer_is_refused_with_its_reason(self, world):
         world.write(HOURLY | {"target": "nope"})
         with pytest.raises(InvalidSchedule, match="hourly: target 'nope' not found in services"):
             world.play(lambda world: world.system.switch("hourly", on=True))
 
-    def test_one_that_is_not_there_is_told_of(self, world):
+    def test_unknown_timer_is_reported(self, world):
         world.write()
         with pytest.raises(NoSuchSchedule, match="did you mean 'hourly'"):
             world.play(lambda world: world.system.switch("hourl", on=False))

@@ -1,4 +1,4 @@
-"""Timers of oneshot services as fields: what they come to, and what is wrong with those that come to nothing."""
+"""Timers of oneshot services as fields: valid ones as schedules, and errors of invalid ones."""
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ def read(*timers, **around):
 def only(*timers, **around):
     found = read(*timers, **around)
     assert found.invalid == {}
-    (timer,) = found.right.values()
+    (timer,) = found.valid.values()
     return timer
 
 
@@ -31,31 +31,31 @@ def ticks(count, **timer):
     return [rfc3339(t)[5:16] for t in schedule.trigger.upcoming(NEW_YEAR - 1, count)]
 
 
-class TestWhatIsLeftOut:
+class TestDefaults:
     @pytest.mark.req("S36", "S42", "S76")
-    def test_it_is_as_this_system_has_it(self):
+    def test_defaults_of_services_are_those_of_the_origin(self):
         assert only().schedule.policy == Policy(
             catchup="once", catchup_window=24 * HOUR, overlap="skip", jitter=0,
             retry=Retries((30_000, 2 * MINUTE, 10 * MINUTE), on=("exit",)),
         )  # fmt: skip
 
     @pytest.mark.req("S46", "S47")
-    def test_a_timer_is_enabled_and_persistent_unless_it_says_otherwise(self):
+    def test_timer_is_enabled_and_persistent_by_default(self):
         assert (only().is_enabled, only().is_persistent) == (True, True)
         off = only(HOURLY | {"enabled": False, "persistent": False})
         assert (off.is_enabled, off.is_persistent) == (False, False)
         assert (off.schedule.policy.enabled, off.schedule.policy.catchup) == (False, "none")
 
     @pytest.mark.req("S7")
-    def test_the_gate_is_closed_and_its_parent_on(self):
+    def test_gate_is_closed_and_its_parent_on_by_default(self):
         assert not Services({}).are_timers_on
         assert Services({"timers_enabled": True}).are_timers_on
         assert not Services({"timers_enabled": True, "enabled": False}).are_timers_on
 
 
-class TestOfAllTimers:
+class TestTopLevelFields:
     @pytest.mark.req("S36")
-    def test_other_delays_can_be_asked_for_and_none(self):
+    def test_retry_delays_can_be_set_or_disabled(self):
         def delays(given):
             return only(retry=given).schedule.policy.retry.delays
 
@@ -64,7 +64,7 @@ class TestOfAllTimers:
         assert delays([]) == ()
 
     @pytest.mark.req("S42")
-    def test_how_far_back_they_catch_up_can_be_asked_for(self):
+    def test_catch_up_window_can_be_set(self):
         for asked, window in (("2h", 2 * HOUR), (7200, 2 * HOUR), ("0s", 0), (0, 0)):
             assert only(catchup_window=asked).schedule.policy.catchup_window == window
 
@@ -73,19 +73,19 @@ class TestOfAllTimers:
         assert schedule.policy.timeout == 30 * MINUTE
         assert schedule.trigger.timezone == "Europe/Berlin"
 
-    def test_without_a_zone_of_their_own_they_are_in_that_of_the_machine(self):
+    def test_default_zone_is_that_of_the_machine(self):
         found = Services(a_file(), timezone="Asia/Tokyo").timers()
-        assert found.right["hourly"].schedule.trigger.timezone == "Asia/Tokyo"
+        assert found.valid["hourly"].schedule.trigger.timezone == "Asia/Tokyo"
 
     @pytest.mark.parametrize(
         ("given", "problem"),
         [
-            ({7: []}, "7 is no name of a field (a text)"),
+            ({7: []}, "7 is not a field name (a string)"),
             ({"timer": []}, "timer: no field has this name (did you mean 'timers'?)"),
-            ({"services": 5}, "services: 5 is no set of services"),
+            ({"services": 5}, "services: 5 is not a set of services"),
             ({"services": [{"argv": ["true"]}]}, "services[0]: it has no id"),
-            ({"timers": {"hourly": {}}}, "timers: {'hourly': {}} is no list"),
-            ({"retry": "30s"}, "retry: '30s' is no list of delays ([30s, 2m, 10m])"),
+            ({"timers": {"hourly": {}}}, "timers: {'hourly': {}} is not a list"),
+            ({"retry": "30s"}, "retry: '30s' is not a list of delays ([30s, 2m, 10m])"),
             ({"retry": ["30s", "soon"]}, "retry[1]: 'soon' is not a duration"),
             ({"timezone": "Europe/Berln"}, "timezone: no zone is called 'Europe/Berln'"),
             ({"timezone": None}, "timezone: "),
@@ -96,21 +96,21 @@ class TestOfAllTimers:
             ({"timers-enabled": True}, "'timers_enabled' and 'timers-enabled' are the same"),
         ],
     )
-    def test_what_is_wrong_with_the_whole_is_refused(self, given, problem):
+    def test_invalid_top_level_fields_are_refused(self, given, problem):
         with pytest.raises(InvalidSchedule) as refused:
             Services(a_file() | given).timers()
         assert problem in str(refused.value)
 
     @pytest.mark.parametrize("nothing", [None, [], "timers"])
-    def test_what_is_no_set_of_fields_is_refused(self, nothing):
-        with pytest.raises(InvalidSchedule, match="is no set of fields"):
+    def test_file_that_is_not_a_mapping_is_refused(self, nothing):
+        with pytest.raises(InvalidSchedule, match="is not a set of fields"):
             Services(nothing)
 
     @pytest.mark.parametrize("name", [5, "", True, "a\0b"])
-    def test_a_state_file_has_a_name_or_there_is_none(self, name):
+    def test_state_file_setting_is_a_name_or_null(self, name):
         assert Services({}).state_file == "timer-state.json"
         assert Services({"state_file": None}).state_file is None
-        with pytest.raises(InvalidSchedule, match=r"state_file: .* is no file name"):
+        with pytest.raises(InvalidSchedule, match=r"state_file: .* is not a file name"):
             _ = Services({"state_file": name}).state_file
 
 
@@ -132,10 +132,10 @@ ORIGIN = {
 
 class TestSpelling:
     @pytest.mark.req("S43", "S45", "S48", "S5", "S6")
-    def test_the_names_of_the_origin_are_read_as_they_are(self):
+    def test_field_names_of_the_origin_are_accepted(self):
         found = Services(ORIGIN)
         assert (found.are_timers_on, found.state_file) == (True, "state.json")
-        (timer,) = found.timers().right.values()
+        (timer,) = found.timers().valid.values()
         ours = only({
             "id": "nightly", "target": "backup", "persistent": False,
             "on_calendar": {"minute": [0, 30], "hour": 3, "day_of_week": [1, 2],
@@ -146,15 +146,15 @@ class TestSpelling:
 
     @pytest.mark.req("S5", "S6", "S8")
     @pytest.mark.parametrize("switch", ["supervisor-mode", "supervisor-timer-subsystem-mode"])
-    def test_so_are_its_gate_and_its_parent(self, switch):
+    def test_gate_names_of_the_origin_are_accepted(self, switch):
         assert not Services(ORIGIN | {switch: False}).are_timers_on
 
     def test_services_may_be_a_list_as_well(self):
         listed = [{":id": "backup", ":argv": ["./backup.sh"]}]
         found = Services(ORIGIN | {"supervisor-programs": listed}).timers()
-        assert list(found.right) == ["nightly"]
+        assert list(found.valid) == ["nightly"]
 
-    def test_what_is_wrong_with_one_of_a_list_is_told_as_it_is_spelled(self):
+    def test_error_in_a_list_uses_the_spelling_of_the_file(self):
         listed = [
             {":id": "backup", ":argv": ["./backup.sh"], ":re-start": True},
             {":id": "shell", ":argv": ["sh"], ":type": "simple"},
@@ -167,7 +167,7 @@ class TestSpelling:
         assert found["backup"].startswith("supervisor-programs.backup.:re-start: no field has")
         assert found["shell"] == ":target 'shell' is not a oneshot service (its :type is 'simple')"
 
-    def test_what_is_wrong_is_told_as_it_is_spelled(self):
+    def test_error_uses_the_spelling_of_the_file(self):
         wrong = [
             {":id": "a", ":target": "backup", ":on-calendar": {":minute": 60}},
             {":id": "b", ":target": "backup", ":on-start": 5},
@@ -189,13 +189,13 @@ class TestSpelling:
 
 class TestCalendar:
     @pytest.mark.req("S29", "S48", "S74")
-    def test_every_field_that_is_given_has_to_match(self):
+    def test_every_given_calendar_field_must_match(self):
         both = {"minute": 0, "hour": 9, "day_of_month": 13, "day_of_week": 5}
         found = ticks(3, on_calendar=both)
         assert found == ["02-13T09:00", "03-13T09:00", "11-13T09:00"]
 
     @pytest.mark.req("S29", "S48")
-    def test_a_field_that_is_left_out_is_any_also_the_minute(self):
+    def test_omitted_calendar_field_matches_any_value_even_the_minute(self):
         assert ticks(2, on_calendar={"hour": 3}) == ["01-01T03:00", "01-01T03:01"]
         every_minute = ["01-01T00:00", "01-01T00:01"]
         assert ticks(2, on_calendar={"hour": "*"}) == every_minute
@@ -263,12 +263,12 @@ WRONG = [
 
 @pytest.mark.parametrize(("timer", "reason"), WRONG)
 @pytest.mark.req("S73", "S88")
-def test_one_that_is_wrong_is_told_of_with_the_reason_and_the_others_run(timer, reason):
+def test_invalid_timer_is_reported_with_its_reason_and_the_others_run(timer, reason):
     wrong = {"id": "wrong", "target": "backup", "on_calendar": {"hour": 3}} | timer
     file = a_file(wrong, HOURLY)
     file["services"]["shell"] = {"argv": ["sh"], "type": "simple"}
     found = Services(file).timers()
-    assert list(found.right) == ["hourly"]
+    assert list(found.valid) == ["hourly"]
     ((_, told),) = found.invalid.items()
     assert told.startswith(reason)
 
@@ -277,13 +277,13 @@ def test_one_that_is_wrong_is_told_of_with_the_reason_and_the_others_run(timer, 
     ("timer", "told"),
     [
         ({"on_calendar": "0 3 * * *"},
-         ("on_calendar must be a set of fields, or a list of them: '0 3 * * *' is a text, "
-         "and there is no cron here ({hour: 3, minute: 0})")),
+         ("on_calendar must be a set of fields, or a list of them: '0 3 * * *' is a string; "
+         "cron expressions are not supported ({hour: 3, minute: 0})")),
         ({"on_calendar": {"day_of_week": ["MON", "Mo"]}},
-         f"on_calendar day_of_week {NO_CALENDAR}: 'Mo' is none (names such as MON are right)"),
+         f"on_calendar day_of_week {NO_CALENDAR}: 'Mo' is invalid (names such as MON are valid)"),
         ({"on_calendar": {"month": 1.5}},
-         f"on_calendar month {NO_CALENDAR}: 1.5 is none (names such as FEB are right)"),
-        ({"on_calendar": {"hour": "3am"}}, f"on_calendar hour {NO_CALENDAR}: '3am' is none"),
+         f"on_calendar month {NO_CALENDAR}: 1.5 is invalid (names such as FEB are valid)"),
+        ({"on_calendar": {"hour": "3am"}}, f"on_calendar hour {NO_CALENDAR}: '3am' is invalid"),
         ({"on_calendar": {"day_of_week": 7}},
          "on_calendar day_of_week value out of range (0-6): 0 is Sunday"),
         ({"on_calendar": {"hours": 3}},
@@ -293,31 +293,31 @@ def test_one_that_is_wrong_is_told_of_with_the_reason_and_the_others_run(timer, 
          ("unknown keyword cron (known: enabled, id, on_calendar, on_startup_sec, "
          "on_unit_active_sec, persistent, target)")),
         ({"on_startup_sec": "5m"},
-         "on_startup_sec must be a positive number: '5m' is none (seconds, without a unit, such as 300)"),
+         "on_startup_sec must be a positive number: '5m' is not (seconds, without a unit, such as 300)"),
         ({"on_startup_sec": 10**12},
          "on_startup_sec must be a positive number: 1000000000000 is too long (at most 316224000)"),
-        ({"enabled": "yes"}, "enabled must be a boolean: 'yes' is none (true or false)"),
+        ({"enabled": "yes"}, "enabled must be a boolean: 'yes' is not (true or false)"),
     ],
 )  # fmt: skip
 @pytest.mark.req("S73")
-def test_what_is_wrong_is_quoted_and_told_with_what_would_be_right(timer, told):
+def test_error_quotes_the_value_and_suggests_a_valid_one(timer, told):
     assert read(HOURLY | timer).invalid == {"hourly": told}
 
 
-def test_what_would_be_right_is_told_in_the_spelling_of_the_file():
+def test_suggestion_uses_the_spelling_of_the_file():
     timer = {":id": "a", ":target": "backup", ":on-calender": {":hour": 3}}
     told = "unknown keyword :on-calender (did you mean ':on-calendar'?)"
     assert read(timer).invalid == {"a": told}
 
 
 @pytest.mark.req("S53")
-def test_one_without_a_trigger_is_wrong():
+def test_timer_without_a_trigger_is_invalid():
     assert read({"id": "wrong", "target": "backup"}).invalid == {"wrong": NO_TRIGGER}
 
 
 @pytest.mark.parametrize("nothing", [None, {}])
 @pytest.mark.req("S53")
-def test_a_trigger_of_nothing_is_none(nothing):
+def test_null_or_empty_trigger_is_ignored(nothing):
     timer = {"id": "a", "target": "backup", "on_calendar": nothing, "on_unit_active_sec": None}
     assert read(timer).invalid == {"a": NO_TRIGGER}
     found = only(timer | {"on_startup_sec": 5})
@@ -327,7 +327,7 @@ def test_a_trigger_of_nothing_is_none(nothing):
 @pytest.mark.parametrize("name", [5, "", "a\0b", ["a"]])
 @pytest.mark.req("S79")
 def test_a_state_file_without_a_name_is_refused(name):
-    with pytest.raises(InvalidSchedule, match=r"state_file: .* is no file name"):
+    with pytest.raises(InvalidSchedule, match=r"state_file: .* is not a file name"):
         Services(a_file(state_file=name))
 
 
@@ -337,31 +337,31 @@ def test_seconds_may_have_a_fraction_and_are_rounded_up():
     assert str(schedule.trigger.startup) == "1s"
 
 
-def test_a_calendar_that_never_comes_is_wrong():
+def test_calendar_that_never_matches_is_invalid():
     never = {"month": 2, "day_of_month": 30, "hour": 0, "minute": 0}
     (reason,) = read(HOURLY | {"on_calendar": never}).invalid.values()
     assert reason.startswith("on_calendar")
 
 
 @pytest.mark.parametrize("timer", [7, None, {}, {"id": ""}, {"id": 5}], ids=str)
-def test_one_without_an_id_is_told_of_by_its_place(timer):
+def test_timer_without_an_id_is_reported_by_its_position(timer):
     assert list(read(HOURLY, timer).invalid) == ["timers[1]"]
 
 
 class TestDuplicates:
     @pytest.mark.req("S54")
-    def test_of_two_with_one_id_the_first_runs(self):
+    def test_first_of_two_timers_with_one_id_runs(self):
         found = read(HOURLY, HOURLY | {"on_calendar": {"minute": 30}})
-        assert found.right["hourly"].schedule.trigger.minute == "0"
+        assert found.valid["hourly"].schedule.trigger.minute == "0"
         assert found.invalid == {"hourly": "duplicate timer ID"}
 
     @pytest.mark.req("S54")
-    def test_that_is_so_also_if_the_first_is_wrong_and_its_reason_stays(self):
+    def test_duplicate_of_an_invalid_timer_does_not_run_and_the_first_reason_stays(self):
         found = read(HOURLY | {"target": "nope"}, HOURLY)
-        assert found.right == {}
+        assert found.valid == {}
         assert found.invalid == {"hourly": "target 'nope' not found in services"}
 
-    def test_those_that_are_wrong_are_in_order(self):
+    def test_invalid_timers_are_sorted_by_id(self):
         wrong = [HOURLY | {"id": name, "target": "nope"} for name in ("c", "a", "b")]
         assert list(read(*wrong).invalid) == ["a", "b", "c"]
 
@@ -377,7 +377,7 @@ class TestDuplicates:
         ({"restart": True}, "services.backup.restart: no field has this name"),
     ],
 )
-def test_a_timer_of_a_service_that_is_wrong_is_wrong(world, service, problem):
+def test_timer_of_an_invalid_service_is_invalid(world, service, problem):
     world.write(backup=service)
 
     async def story(world):
@@ -390,21 +390,21 @@ def test_a_timer_of_a_service_that_is_wrong_is_wrong(world, service, problem):
 
 
 class TestGroups:
-    """Timers of one service share a place: its name is one that no other service has."""
+    """Timers of one service share a group of one place, with a unique name."""
 
-    def test_a_timer_that_has_its_service_for_itself_waits_for_nobody(self):
-        found = Services(a_file()).timers().right["hourly"].schedule.policy
+    def test_timer_with_an_unshared_service_has_no_group(self):
+        found = Services(a_file()).timers().valid["hourly"].schedule.policy
         assert (found.group, found.start_deadline) == (None, None)
 
     @pytest.mark.req("S33")
-    def test_those_that_share_one_have_its_group(self):
-        found = Services(a_file(HOURLY, HOURLY | {"id": "other"})).timers().right
+    def test_timers_that_share_a_service_have_its_group(self):
+        found = Services(a_file(HOURLY, HOURLY | {"id": "other"})).timers().valid
         policies = [timer.schedule.policy for timer in found.values()]
         assert [(each.group, each.start_deadline) for each in policies] == [
             ("services/backup", 5000)
         ] * 2
 
-    def test_what_a_group_may_not_have_is_quoted(self):
+    def test_characters_not_allowed_in_a_group_are_quoted(self):
         assert group_of("back up") == "services/back/20/up"
         assert group_of("back/20/up") == "services/back/2f/20/2f/up"
         assert group_of("a" * 92).startswith("services//")

@@ -1,4 +1,4 @@
-"""A scheduler on a clock that tests turn, with a folder of files, beside a real session server."""
+"""A scheduler with a fake clock and a folder of files, beside a real session server."""
 
 import asyncio
 import importlib.util
@@ -24,7 +24,7 @@ STANDUP = {
 
 
 def load_server():
-    """Return the module of the server that the example has."""
+    """Return the module of the example's server."""
     spec = importlib.util.spec_from_file_location("session_server", EXAMPLE / "session_server.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -35,15 +35,15 @@ SessionServer = load_server().SessionServer
 
 
 class Server(SessionServer):
-    """The server of the example, which can be slow, or break in the middle."""
+    """The server of the example, which can be slow, or fail during a request."""
 
     before_message = after_create = before_delete = None
-    deletes = tells = stops = True  # whether it deletes, tells its state, and stops sessions
-    works = False  # whether a message keeps its session busy, until the test has it idle
+    deletes = tells = stops = True  # whether it deletes, reports and stops sessions
+    works = False  # whether a message keeps its session busy, until the test makes it idle
 
     def __init__(self, folder):
         super().__init__(folder)
-        self.delivered = []  # the slugs of the messages that were taken, in order
+        self.delivered = []  # the slugs of accepted messages, in order
 
     async def _create(self, request):
         answered = await super()._create(request)
@@ -79,14 +79,14 @@ class Server(SessionServer):
 
 
 async def until(holds, patience=10.0):
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     async with asyncio.timeout(patience):
         while not holds():  # noqa: ASYNC110 - it is so in another process, or on another node
             await asyncio.sleep(0.01)
 
 
 class SessionsHarness:
-    """What a test has. It begins on Thursday the 29th of January 2026, at eight in the morning."""
+    """The fixtures of a test. It starts on Thursday, 2026-01-29, at 08:00 UTC."""
 
     def __init__(self, folder):
         self.clock = ManualClock("2026-01-29T08:00:00Z")
@@ -105,7 +105,7 @@ class SessionsHarness:
         return self.beat.service
 
     def play(self, *stories):
-        """Run stories one after the other, each with a start of the scheduler of its own."""
+        """Run stories one after the other, each in a new start of the scheduler."""
 
         if self.server is self._stopped:
             self.restart_server()
@@ -136,12 +136,12 @@ class SessionsHarness:
             return await story(self)
 
     async def settled(self):
-        """Let everything happen that is due, and the files be told."""
+        """Run everything that is due, and bring the files up to date."""
         self.beat.wake()
         await self.beat.settle()
-        await self.sessions.look()
+        await self.sessions.reconcile()
         await self.beat.settle()
-        await self.sessions.look()
+        await self.sessions.reconcile()
 
     async def state_is_looked_up(self, times=3):
         """Wait until the server was asked so many times more what a session does."""
@@ -171,7 +171,7 @@ class SessionsHarness:
         return await self.sessions.item(self.service, slug)
 
     async def tidy(self):
-        """Have what was for one run cleaned up, as is done every minute."""
+        """Delete ephemeral sessions, as is done every minute."""
         await self.beat._runtime.launchers.sessions.tidy()
 
     # -- files
@@ -198,17 +198,17 @@ class SessionsHarness:
 
     @property
     def messages(self):
-        """The slugs of the messages that the server took, in order."""
+        """The slugs of the messages that the server accepted, in order."""
         return self.server.delivered
 
     @property
     def attempts(self):
-        """How often it was tried."""
+        """The number of requests."""
         return sum(path.endswith("/messages") for _, path, _, _ in self.server.asked)
 
     @property
     def made(self):
-        """What new sessions were asked for with, in order."""
+        """The bodies of the requests for new sessions, in order."""
         return [
             body
             for method, path, body, _ in self.server.asked
@@ -216,11 +216,11 @@ class SessionsHarness:
         ]
 
     def restart_server(self):
-        """Have another server, with the same sessions, that was asked nothing yet."""
+        """Start another server with the same sessions."""
         self.server = Server(self.server.folder)
 
     def said(self):
-        """What was said, by session."""
+        """The prompts, by session."""
         return {each: self.server.messages_of(each) for each in self.server.sessions}
 
 
@@ -230,7 +230,7 @@ def world(tmp_path):
 
 
 @pytest.fixture
-def told(caplog):
-    """Return what the scheduler has written to its log."""
+def logged(caplog):
+    """Return the lines of the scheduler's log."""
     caplog.set_level(logging.INFO, "onbeat.sessions")
     return lambda: [each.getMessage() for each in caplog.records if each.name == "onbeat.sessions"]

@@ -1,4 +1,4 @@
-"""What is wrong with a file is told where people look: in the answers, in the log, with its line."""
+"""Errors of files are reported in the answers and in the log, with their line."""
 
 import contextlib
 import json
@@ -29,12 +29,12 @@ BROKEN = """{
         (
             "definition.json",
             BROKEN,
-            "definition.json is corrupt: it is not JSON: line 5, column 14: Expecting value",
+            "definition.json is corrupt: invalid JSON: line 5, column 14: Expecting value",
         ),
         (
             "last-run.json",
             "[1,]",
-            "last-run.json is corrupt: it is not JSON: line 1, column 4: Expecting value",
+            "last-run.json is corrupt: invalid JSON: line 1, column 4: Expecting value",
         ),
         (
             "definition.json",
@@ -43,7 +43,7 @@ BROKEN = """{
         ),
     ],
 )
-def test_a_schedule_whose_file_is_broken_does_not_look_healthy(world, name, text, told):
+def test_schedule_with_a_broken_file_shows_the_problem(world, name, text, told):
     async def story(world):
         await world.put("daily")
         await world.run("daily")
@@ -61,7 +61,7 @@ def test_a_schedule_whose_file_is_broken_does_not_look_healthy(world, name, text
     assert repaired.next_run is not None
 
 
-def test_what_is_refused_is_not_called_corrupt(world, told):
+def test_refused_definition_is_not_called_corrupt(world, logged):
     async def story(world):
         await world.put("daily")
         world.edit("daily", "definition.json", prompt="For {{nobody}}")
@@ -72,7 +72,7 @@ def test_what_is_refused_is_not_called_corrupt(world, told):
 
     refused = world.play(story)
     assert refused.error == "Schedule definition is refused; refusing to run: daily"
-    (warned,) = told()
+    (warned,) = logged()
     assert warned.startswith("[SCHEDULER] daily: definition.json is refused, skipped: prompt: ")
 
 
@@ -87,7 +87,7 @@ def test_a_corrupt_last_run_is_refused_with_a_hint(world):
         ):
             with pytest.raises(PromptRefused) as refused:
                 await call
-            assert refused.value.hint == "nextRun: it is no text (a text, or null)"
+            assert refused.value.hint == "nextRun: it is not a text (a text, or null)"
 
     world.play(story)
 
@@ -107,7 +107,7 @@ def test_a_number_that_is_written_for_enabled_is_noticed(world):
     assert (repaired.enabled, repaired.last_error) == (True, None)
 
 
-def test_names_that_are_not_those_of_folders_are_told_once(world, told):
+def test_misnamed_folders_are_logged_once(world, logged):
     async def story(world):
         world.define("daily", slug="weekly", enabled=False)
         world.define("not a slug", enabled=False)
@@ -117,9 +117,9 @@ def test_names_that_are_not_those_of_folders_are_told_once(world, told):
 
     assert world.play(story) == ["daily"]
     slugs = "letters, digits, '.', '_' and '-', at most 100, and no '.' first"
-    assert sorted(told()) == [
-        f"[SCHEDULER] 'not a slug' is left alone: it is no slug ({slugs})",
-        "[SCHEDULER] daily: it calls itself 'weekly', but its folder is what it is called",
+    assert sorted(logged()) == [
+        f"[SCHEDULER] 'not a slug' is ignored: not a slug ({slugs})",
+        "[SCHEDULER] daily: its definition has the slug 'weekly'; the folder's name is used",
     ]
 
 
@@ -127,7 +127,7 @@ FIRST_SIGHT = [
     (
         "definition.json",
         '{"slug": "new", "prompt": ',
-        "definition.json is corrupt: it is not JSON: line 1, column 27: Expecting value",
+        "definition.json is corrupt: invalid JSON: line 1, column 27: Expecting value",
     ),
     (
         "definition.json",
@@ -137,13 +137,13 @@ FIRST_SIGHT = [
     (
         "last-run.json",
         "[1,]",
-        "last-run.json is corrupt: it is not JSON: line 1, column 4: Expecting value",
+        "last-run.json is corrupt: invalid JSON: line 1, column 4: Expecting value",
     ),
 ]
 
 
 @pytest.mark.parametrize(("name", "text", "told"), FIRST_SIGHT)
-def test_file_that_is_broken_at_first_sight_is_listed_and_answered(world, name, text, told):
+def test_file_broken_at_first_sight_is_listed_and_returned(world, name, text, told):
     world.define("new")
     world.define("other", enabled=False)
     world.write("new", name, text)
@@ -261,7 +261,7 @@ def test_doctor_and_list_name_broken_files(world, tmp_path):
     (tmp_path / "onbeat.toml").write_text(
         f'database = "{world.database}"\n[sessions]\nurl = "{world.url}"\nfolder = "schedule"\n'
     )
-    why = "definition.json is corrupt: it is not JSON: line 1, column 2: "
+    why = "definition.json is corrupt: invalid JSON: line 1, column 2: "
     with contextlib.chdir(tmp_path):
         listed, looked, found = (
             CliRunner().invoke(main, words)

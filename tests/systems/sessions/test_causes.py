@@ -1,4 +1,4 @@
-"""What caused the run of a prompt: every surface names it, and `manual` is only what was asked for."""
+"""The cause of a prompt's run: every surface names it, and `manual` is only for requests."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from onbeat.testing import RecordingLauncher
 
 
 def given(world, slug, next_run):
-    """Have a folder that was kept elsewhere before."""
+    """Create a folder of another scheduler."""
     folder = world.folder / slug
     folder.mkdir(parents=True)
     schedule = {"type": "cron", "expression": "0 9 * * *"}
@@ -20,8 +20,8 @@ def given(world, slug, next_run):
     (folder / "last-run.json").write_text(json.dumps(last))
 
 
-async def told(its, slug):
-    """Return what the surfaces say of the latest run of a slug."""
+async def causes_of(its, slug):
+    """Return the cause of the latest run of a slug on each surface."""
     (run,) = await its.beat.runs(slug, limit=1)
     why = await its.beat.why(slug, run.run_at)
     events = [event_fields(each) for each in await its.beat.service.events(after=0, limit=1000)]
@@ -31,11 +31,11 @@ async def told(its, slug):
     return run, run_fields(run).triggered_by, why_fields(why), causes, metrics
 
 
-def test_an_overdue_prompt_says_that_it_was_overdue_everywhere(world):
+def test_overdue_prompt_is_reported_as_overdue_everywhere(world):
     given(world, "standup", "2026-01-29T05:00:00Z")
 
     async def story(its):
-        return await told(its, "standup")
+        return await causes_of(its, "standup")
 
     run, in_json, why, causes, metrics = world.play(story)
     assert (run.triggered_by, in_json, why.triggered_by, causes) == ("overdue",) * 3 + (
@@ -48,7 +48,7 @@ def test_an_overdue_prompt_says_that_it_was_overdue_everywhere(world):
     assert 'onbeat_runs_started_total{triggered_by="overdue"} 1' in metrics
 
 
-def test_a_next_run_that_is_written_to_the_file_says_so(world):
+def test_run_at_an_edited_next_run_has_that_cause(world):
     async def story(its):
         await its.put("standup")
         path = its.folder / "standup" / "last-run.json"
@@ -56,25 +56,25 @@ def test_a_next_run_that_is_written_to_the_file_says_so(world):
         await asyncio.to_thread(path.write_text, json.dumps(last))
         await its.settled()
         await its.let_pass("11m")
-        return await told(its, "standup")
+        return await causes_of(its, "standup")
 
     run, in_json, why, causes, _ = world.play(story)
     assert (run.triggered_by, in_json, causes) == ("next_run", "next_run", {"next_run"})
     assert why.sentences[-1] == "nextRun in last-run.json was set to 2026-01-29T08:10:00Z"
 
 
-def test_a_run_that_a_caller_asks_for_is_manual(world):
+def test_run_requested_by_a_caller_is_manual(world):
     async def story(its):
         await its.put("standup")
         await its.run("standup")
-        return await told(its, "standup")
+        return await causes_of(its, "standup")
 
     run, _, why, _, _ = world.play(story)
     assert run.triggered_by == "manual"
     assert why.sentences[-1].startswith("it was started manually")
 
 
-def test_a_launcher_is_given_the_cause(world):
+def test_launcher_receives_the_cause(world):
     given(world, "standup", "2026-01-29T05:00:00Z")
     launcher = RecordingLauncher(Succeeded())
 

@@ -1,4 +1,4 @@
-"""The example runs from a copy of its folder, and is what the page shows."""
+"""The example runs from a copy of its folder, and is the one that the page shows."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def free_port():
 
 
 @pytest.mark.timeout(60)
-def test_the_example_sends_its_prompts_at_once_and_the_server_shows_them(tmp_path):
+def test_example_sends_its_prompts_immediately_and_the_server_shows_them(tmp_path):
     folder = tmp_path / "sessions"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("__pycache__"))
     there = f"127.0.0.1:{free_port()}"
@@ -59,7 +59,7 @@ def test_the_page_shows_the_definition_of_the_example():
     assert f"```json title=schedule/daily-standup/definition.json\n{text}```" in PAGE
 
 
-def test_one_command_starts_it():
+def test_one_command_starts_the_example():
     assert "`make example-sessions`" in PAGE
     recipe = (ROOT / "Makefile").read_text().partition("\nexample-sessions:")[2]
     recipe = recipe.partition("\n\n")[0]

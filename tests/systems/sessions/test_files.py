@@ -1,4 +1,4 @@
-"""The files and the store are in step: hand edits are taken over, and no crash looks like one."""
+"""Files and store are kept in step: edits are applied, and no crash is taken for an edit."""
 
 import json
 import os
@@ -45,7 +45,7 @@ async def nothing(world):
 
 
 @pytest.mark.req("C8", "C9", "C12", "C16", "C30")
-def test_both_files_say_what_is_and_what_was(world):
+def test_definition_and_last_run_files_are_written(world):
     async def story(world):
         await world.put("daily")
         fresh = world.last_run("daily")
@@ -82,7 +82,7 @@ def test_both_files_say_what_is_and_what_was(world):
 
 
 @pytest.mark.req("C8", "C13")
-def test_the_example_of_the_original_works_as_it_is_with_its_comments(world):
+def test_example_of_the_origin_works_unchanged_with_its_comments(world):
     world.write("daily-standup", "definition.json", ORIGINAL)
     world.write("daily-standup", "last-run.json", BEFORE)
 
@@ -108,11 +108,11 @@ def test_a_folder_without_a_last_run_is_due_now_and_once(world):
 
 
 @pytest.mark.req("C31", "C44", "C57")
-def test_what_was_overdue_elsewhere_runs_at_the_start_in_order_and_once(world, monkeypatch):
+def test_schedules_overdue_elsewhere_run_once_at_the_start_in_order(world, monkeypatch):
     start = Service.start
 
     async def started(self, *given, **named):
-        world.clock.advance(1)  # no two are asked for at the same moment
+        world.clock.advance(1)  # no two runs are requested in the same millisecond
         return await start(self, *given, **named)
 
     monkeypatch.setattr(Service, "start", started)
@@ -124,7 +124,7 @@ def test_what_was_overdue_elsewhere_runs_at_the_start_in_order_and_once(world, m
     assert len(world.made) == 2, "the session abc-123 is not on this server"
 
 
-def test_a_retry_that_was_to_come_elsewhere_comes_here(world):
+def test_retry_planned_by_another_scheduler_is_run_here(world):
     world.define("daily", schedule={"type": "cron", "expression": "0 9 1 * *"})
     world.write("daily", "last-run.json", BEFORE | {"nextRun": "2026-01-29T08:30:00.000Z"})
 
@@ -169,7 +169,7 @@ def test_the_session_of_the_file_is_used(world):
     assert world.made == []
 
 
-def test_a_next_run_that_is_put_into_the_past_is_a_run_after_a_restart_and_only_one(world):
+def test_next_run_edited_to_the_past_gives_one_run_after_a_restart(world):
     async def first(world):
         await world.put("daily")
 
@@ -186,7 +186,7 @@ def test_a_next_run_that_is_put_into_the_past_is_a_run_after_a_restart_and_only_
     assert world.play(check, check) == ["daily"], "the same edit again is another run"
 
 
-def test_a_next_run_that_is_put_into_the_past_is_a_run_at_once_while_it_is_up(world):
+def test_next_run_edited_to_the_past_gives_a_run_immediately_while_up(world):
     async def story(world):
         await world.put("daily")
         await world.put("other", enabled=False)
@@ -199,7 +199,7 @@ def test_a_next_run_that_is_put_into_the_past_is_a_run_at_once_while_it_is_up(wo
     assert world.messages == ["daily"], "one that is disabled does not run"
 
 
-def test_the_session_and_no_earlier_last_run_of_an_edited_file_is_taken_over(world):
+def test_edited_last_run_file_sets_the_session_but_no_earlier_last_run(world):
     async def story(world):
         await world.put("daily")
         await world.run("daily")
@@ -217,7 +217,7 @@ def test_the_session_and_no_earlier_last_run_of_an_edited_file_is_taken_over(wor
     assert without is None
 
 
-def test_an_edited_definition_is_taken_over_and_the_past_is_not_fired(world):
+def test_edited_definition_is_applied_without_firing_past_ticks(world):
     async def story(world):
         await world.put("daily")
         world.edit("daily", "definition.json", prompt="Another", own="field")
@@ -237,7 +237,7 @@ def test_an_edited_definition_is_taken_over_and_the_past_is_not_fired(world):
 
 
 @pytest.mark.req("C58")
-def test_enabled_is_taken_over_both_ways_and_catches_nothing_up(world):
+def test_edited_enabled_is_applied_both_ways_without_catch_up(world):
     async def story(world):
         await world.put("daily")
         world.edit("daily", "definition.json", enabled=False)
@@ -255,7 +255,7 @@ def test_enabled_is_taken_over_both_ways_and_catches_nothing_up(world):
     assert world.messages == []
 
 
-def test_what_is_edited_by_other_means_is_told_to_the_file(world):
+def test_edit_through_the_api_is_written_to_the_file(world):
     async def story(world):
         await world.put("daily")
         row = await world.service.schedule("daily")
@@ -272,7 +272,7 @@ def test_what_is_edited_by_other_means_is_told_to_the_file(world):
     assert world.last_run("daily")["nextRun"] == "2026-01-29T12:00:00.000Z"
 
 
-def test_a_folder_that_is_removed_is_a_schedule_that_is_deleted_also_while_nothing_is_up(world):
+def test_removed_folder_deletes_its_schedule_even_while_down(world):
     async def first(world):
         await world.put("daily")
         await world.put("other")
@@ -310,7 +310,7 @@ def test_an_empty_or_foreign_folder_deletes_nothing_and_is_filled(world):
     assert world.definition("daily")["slug"] == "daily"
 
 
-def test_a_definition_that_is_gone_from_its_folder_is_written_again(world):
+def test_missing_definition_file_is_written_again(world):
     async def story(world):
         await world.put("daily")
         (world.folder / "daily" / "definition.json").unlink()
@@ -321,7 +321,7 @@ def test_a_definition_that_is_gone_from_its_folder_is_written_again(world):
     assert world.definition("daily")["prompt"] == STANDUP["prompt"]
 
 
-def test_what_is_deleted_by_other_means_has_no_files(world):
+def test_schedule_deleted_through_the_api_loses_its_files(world):
     async def story(world):
         await world.put("daily")
         await world.run("daily")
@@ -343,9 +343,9 @@ def test_a_crash_before_the_file_is_written_runs_nothing_twice(world):
         await world.put("daily")
         world.early = world.last_run("daily")
         await world.let_pass("1h")
-        known = await world.sessions._mirror.known("daily")
+        known = await world.sessions._mirror.record("daily")
         told = {name: world.early[name] for name in ("sessionId", "nextRun")}
-        await world.sessions._mirror.keep("daily", type(known)(known.definition, told=told))
+        await world.sessions._mirror.save("daily", type(known)(known.definition, written=told))
         world.sessions._mirror.is_on = False
 
     world.play(whole)
@@ -356,8 +356,8 @@ def test_a_crash_before_the_file_is_written_runs_nothing_twice(world):
     assert last["lastRun"] == "2026-01-29T09:00:00.000Z"
 
 
-def test_a_crash_between_keeping_and_writing_is_nobody_s_edit(world):
-    """Whatever is the last thing that was done, the next start ends with what was asked for."""
+def test_crash_between_storing_and_writing_is_not_taken_for_an_edit(world):
+    """Whatever was done last, the next start completes the change."""
     seen = []
 
     class Crash(BaseException):
@@ -365,7 +365,7 @@ def test_a_crash_between_keeping_and_writing_is_nobody_s_edit(world):
 
     async def crashes(world):
         await world.put("daily")
-        write, keep = Files.write, world.sessions._mirror.keep
+        write, keep = Files.write, world.sessions._mirror.save
         left = world.crash_after
 
         def step():
@@ -382,7 +382,7 @@ def test_a_crash_between_keeping_and_writing_is_nobody_s_edit(world):
             step()
             return write(self, slug, name, fields, **own)
 
-        world.sessions._mirror.keep, Files.write = kept, written
+        world.sessions._mirror.save, Files.write = kept, written
         try:
             await world.sessions.patch(world.service, "daily", {"enabled": False})
             world.done = True
@@ -391,7 +391,7 @@ def test_a_crash_between_keeping_and_writing_is_nobody_s_edit(world):
         finally:
             Files.write = write
             world.sessions._mirror.is_on = False
-            world.sessions.look = lambda: nothing(world)
+            world.sessions.reconcile = lambda: nothing(world)
         world.paused = (await world.service.schedule("daily")).paused
 
     async def again(world):
@@ -413,7 +413,7 @@ def test_a_crash_between_keeping_and_writing_is_nobody_s_edit(world):
 @pytest.mark.parametrize("name", ["definition.json", "last-run.json"])
 @pytest.mark.parametrize("text", ["{", "[]", "", '{"nextRun": 7, "schedule": 7}', "\x00"])
 def test_a_corrupt_last_run_json_or_definition_json_is_skipped_with_a_warning_never_a_second_session(
-    world, told, name, text
+    world, logged, name, text
 ):
     world.define("daily")
     world.write("daily", "last-run.json", BEFORE | {"nextRun": "2026-01-20T09:00:00.000Z"})
@@ -435,14 +435,14 @@ def test_a_corrupt_last_run_json_or_definition_json_is_skipped_with_a_warning_ne
     )
     assert world.messages == ["fine"]
     assert len(world.made) == 1
-    warned = [line for line in told() if "daily" in line]
+    warned = [line for line in logged() if "daily" in line]
     assert len(warned) == 1
     assert warned[0].startswith(f"[SCHEDULER] daily: {name} is {kind}, skipped: ")
     assert (world.folder / "daily" / name).read_text() == text
 
 
 @pytest.mark.parametrize("name", ["definition.json", "last-run.json"])
-def test_what_becomes_corrupt_waits_until_it_is_repaired(world, name):
+def test_schedule_with_a_corrupt_file_waits_until_it_is_repaired(world, name):
     async def story(world):
         await world.put("daily")
         await world.run("daily")
@@ -476,14 +476,14 @@ def test_what_becomes_corrupt_waits_until_it_is_repaired(world, name):
         ({"enabled": "yes"}, "enabled must be true or false"),
     ],
 )
-def test_a_file_that_asks_for_what_cannot_be_is_skipped_with_the_reason(world, told, fields, why):
+def test_invalid_definition_file_is_skipped_with_the_reason(world, logged, fields, why):
     world.define("daily", **fields)
     world.play(nothing)
     assert world.messages == []
-    assert any(line.startswith("[SCHEDULER] daily") and why in line for line in told())
+    assert any(line.startswith("[SCHEDULER] daily") and why in line for line in logged())
 
 
-def test_folders_that_are_no_slugs_are_no_business_of_ours(world):
+def test_folders_that_are_not_slugs_are_ignored(world):
     for name in (".hidden", "a b", "x" * 101):
         world.define(name)
     (world.folder / "file").write_text("x")
@@ -498,13 +498,13 @@ def test_only_one_module_touches_the_disk():
         assert (touches is not None) == (path.name == "files.py"), path
 
 
-def test_the_file_is_of_the_one_it_is_called_whatever_slug_it_says(world):
+def test_folder_name_is_the_slug_whatever_the_file_contains(world):
     world.define("daily", slug="../other")
     world.play(nothing)
     assert world.messages == ["daily"]
 
 
-def test_a_write_that_breaks_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+def test_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     files = Files(tmp_path)
     files.write("a", "definition.json", {"is": "old"})
 
@@ -518,7 +518,7 @@ def test_a_write_that_breaks_leaves_the_file_as_it_was(tmp_path, monkeypatch):
     assert [each.name for each in (tmp_path / "a").iterdir()] == ["definition.json"]
 
 
-def test_an_edit_that_comes_while_we_are_about_to_write_is_not_lost(world):
+def test_edit_just_before_a_write_is_not_lost(world):
     async def story(world):
         await world.put("daily")
         read = Files.read
@@ -535,7 +535,7 @@ def test_an_edit_that_comes_while_we_are_about_to_write_is_not_lost(world):
         Files.read = edited_in_between
         try:
             await world.beat.pause("daily")
-            await world.sessions.look()
+            await world.sessions.reconcile()
         finally:
             Files.read = read
         await world.settled()
@@ -549,16 +549,16 @@ def test_a_crash_after_a_run_was_started_for_an_edit_starts_no_second_one(world)
     async def crashes(world):
         await world.put("daily")
         world.edit("daily", "last-run.json", nextRun="2026-01-29T07:00:00.000Z")
-        mirror, keep = world.sessions._mirror, world.sessions._mirror.keep
+        mirror, keep = world.sessions._mirror, world.sessions._mirror.save
 
         async def kept(slug, known):
             if known.awaited is None and await world.service.runs(limit=1):
                 raise OSError("the power is off")
             await keep(slug, known)
 
-        mirror.keep = kept
-        await world.sessions.look()
-        world.sessions.look = lambda: nothing(world)
+        mirror.save = kept
+        await world.sessions.reconcile()
+        world.sessions.reconcile = lambda: nothing(world)
 
     world.play(crashes, nothing, nothing)
     assert world.messages == ["daily"]
@@ -578,7 +578,7 @@ def test_a_crash_between_defining_and_writing_deletes_nothing(world):
             pass
         finally:
             Files.write = write
-            world.sessions.look = lambda: nothing(world)
+            world.sessions.reconcile = lambda: nothing(world)
 
     async def again(world):
         return await world.item("daily")
@@ -588,7 +588,7 @@ def test_a_crash_between_defining_and_writing_deletes_nothing(world):
 
 
 @pytest.mark.req("C45")
-def test_a_crash_while_the_last_run_is_told_to_the_file_is_no_second_run(world):
+def test_crash_while_the_last_run_is_written_gives_no_second_run(world):
     async def crashes(world):
         await world.put("daily")
         write = Files.write
@@ -601,7 +601,7 @@ def test_a_crash_while_the_last_run_is_told_to_the_file_is_no_second_run(world):
             await world.let_pass("1h")
         finally:
             Files.write = write
-            world.sessions.look = lambda: nothing(world)
+            world.sessions.reconcile = lambda: nothing(world)
         assert world.last_run("daily")["nextRun"] == "2026-01-29T09:00:00.000Z", "that is past"
 
     world.play(crashes, nothing)
@@ -609,7 +609,7 @@ def test_a_crash_while_the_last_run_is_told_to_the_file_is_no_second_run(world):
     assert world.last_run("daily")["lastResult"] == "success"
 
 
-def test_a_run_that_somebody_has_put_earlier_does_not_come_if_it_is_disabled_by_then(world):
+def test_requested_run_does_not_start_if_the_schedule_was_disabled_meanwhile(world):
     async def story(world):
         await world.put("daily")
         world.edit("daily", "last-run.json", nextRun="2026-01-29T08:30:00.000Z")

@@ -1,4 +1,4 @@
-"""One folder is kept in step: any other deletes nothing, and nothing in it is taken for an edit."""
+"""One folder is kept in step: another one deletes nothing, and its files are not taken for edits."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ async def everything(world):
     return slugs_of(await world.sessions.items(world.service))
 
 
-def test_files_that_were_left_behind_elsewhere_are_no_edits(world):
+def test_stale_files_of_another_folder_are_not_edits(world):
     first, second = world.folder, world.folder.parent / "second"
 
     async def begins(world):
@@ -56,7 +56,7 @@ def test_files_that_were_left_behind_elsewhere_are_no_edits(world):
     assert world.definition("new")["slug"] == "new", "it is filled"
 
 
-def test_a_folder_of_another_adds_what_nobody_knew_and_is_kept_in_step_from_then_on(world):
+def test_folder_of_another_database_adds_unknown_slugs_and_is_then_kept_in_step(world):
     async def begins(world):
         await world.put("daily")
 
@@ -74,7 +74,7 @@ def test_a_folder_of_another_adds_what_nobody_knew_and_is_kept_in_step_from_then
 
 
 @pytest.mark.parametrize("how", ["another folder", "emptied while it is up"])
-def test_a_new_folder_that_could_not_be_filled_at_once_deletes_nothing(world, monkeypatch, how):
+def test_new_folder_that_could_not_be_filled_completely_deletes_nothing(world, monkeypatch, how):
     write, left = Files.write, [1]
 
     def breaks(self, slug, name, fields, **own):
@@ -104,7 +104,7 @@ def test_a_new_folder_that_could_not_be_filled_at_once_deletes_nothing(world, mo
     assert world.play(everything) == ["b"], "then a folder that is removed is meant"
 
 
-def test_puts_of_a_process_that_has_no_files_hold_however_many_there_are(world):
+def test_puts_of_a_process_without_files_are_kept(world):
     async def story(world):
         await world.put("daily")
         given = {
@@ -127,7 +127,7 @@ def test_puts_of_a_process_that_has_no_files_hold_however_many_there_are(world):
     assert world.definition("daily")["prompt"] == "At 18"
 
 
-def test_a_pause_of_somebody_s_is_not_undone_whatever_its_note_says(world):
+def test_manual_pause_is_not_undone_whatever_its_note(world):
     async def story(world):
         await world.put("daily")
         await world.beat.pause("daily", note="held: until the release")
@@ -138,7 +138,7 @@ def test_a_pause_of_somebody_s_is_not_undone_whatever_its_note_says(world):
     assert world.play(story) is True
 
 
-def test_a_pause_of_somebody_s_outlasts_the_repair_of_a_file(world):
+def test_manual_pause_outlasts_the_repair_of_a_file(world):
     async def story(world):
         await world.put("daily")
         path = world.folder / "daily" / "definition.json"
@@ -153,11 +153,11 @@ def test_a_pause_of_somebody_s_outlasts_the_repair_of_a_file(world):
         return held, row.paused, row.pause_note
 
     held, *found = world.play(story)
-    assert held.startswith("definition.json: it is not JSON")
+    assert held.startswith("definition.json: invalid JSON")
     assert found == [True, "until Monday"]
 
 
-def test_while_a_run_is_tried_again_the_last_one_is_still_the_last(world):
+def test_run_that_waits_for_a_retry_does_not_replace_the_last_run(world):
     seen = []
 
     async def story(world):
@@ -169,7 +169,7 @@ def test_while_a_run_is_tried_again_the_last_one_is_still_the_last(world):
 
         async def meanwhile():
             world.edit("daily", "definition.json", own=1)
-            await world.sessions.look()
+            await world.sessions.reconcile()
             seen.append((await world.item("daily")).last_run)
             seen.append(world.last_run("daily")["lastRun"])
 
@@ -180,22 +180,22 @@ def test_while_a_run_is_tried_again_the_last_one_is_still_the_last(world):
     assert seen == ["2026-01-30T09:00:00.000Z"] * 2
 
 
-def test_a_folder_that_is_no_folder_any_more_does_not_keep_a_node_from_ending(world, caplog):
+def test_folder_replaced_by_a_file_does_not_keep_a_node_from_stopping(world, caplog):
     async def story(world):
         await world.put("daily")
         shutil.rmtree(world.folder)
         world.folder.write_text("not a folder")
 
     world.play(story)
-    assert any("has not ended well" in each.message for each in caplog.records)
+    assert any("did not stop cleanly" in each.message for each in caplog.records)
     world.folder.unlink()
     assert world.play(everything) == ["daily"], "another process can be the node"
 
 
-def test_a_next_run_that_is_put_after_a_run_ended_comes_although_that_is_told_later(world):
+def test_next_run_edited_after_a_run_ended_is_run_although_the_outcome_is_written_later(world):
     async def story(world):
         await world.put("daily")
-        await world.sessions._keeper.end()  # it does not come before the edit
+        await world.sessions._reconciling.stop()  # no reconciliation before the edit
         await world.service.start("daily")
         await world.beat.settle()
         world.edit("daily", "last-run.json", nextRun="2026-01-29T08:30:00.000Z")
@@ -208,7 +208,7 @@ def test_a_next_run_that_is_put_after_a_run_ended_comes_although_that_is_told_la
     assert world.messages == ["daily", "daily"]
 
 
-def test_what_ends_while_the_node_does_is_told_to_the_files(world):
+def test_outcome_of_a_run_that_ends_during_shutdown_is_written_to_the_files(world):
     world.settings = {"stop_grace": 5000}
 
     async def story(world):
@@ -227,7 +227,7 @@ def test_what_ends_while_the_node_does_is_told_to_the_files(world):
     assert world.last_run("daily")["lastResult"] == "success"
 
 
-def test_what_is_written_while_an_editor_has_moved_the_file_away_is_not_lost(world, monkeypatch):
+def test_write_while_an_editor_has_moved_the_file_is_not_lost(world, monkeypatch):
     async def story(world):
         await world.put("daily")
         path, read, left = world.folder / "daily" / "definition.json", Files.read, [1]
@@ -242,7 +242,7 @@ def test_what_is_written_while_an_editor_has_moved_the_file_away_is_not_lost(wor
             return found
 
         monkeypatch.setattr(Files, "read", then_it_is_saved)
-        await world.sessions.look()
+        await world.sessions.reconcile()
         await world.settled()
         return (await world.item("daily")).prompt
 
@@ -250,7 +250,7 @@ def test_what_is_written_while_an_editor_has_moved_the_file_away_is_not_lost(wor
     assert world.definition("daily")["prompt"] == "Mine"
 
 
-def test_a_file_stays_readable_by_whom_it_was_and_a_new_one_is_its_owner_s(world):
+def test_file_keeps_its_mode_and_a_new_one_is_for_its_owner(world):
     async def story(world):
         await world.put("daily")
         path = world.folder / "daily" / "definition.json"
@@ -263,7 +263,7 @@ def test_a_file_stays_readable_by_whom_it_was_and_a_new_one_is_its_owner_s(world
 
 
 @pytest.mark.parametrize("text", ["0 9 * * mon-fri", " 0  9 * * 7 ", "@DAILY", "0\t9 * * *"])
-def test_a_cron_is_left_as_it_is_spelled_with_the_comments_around_it(world, text):
+def test_cron_keeps_its_spelling_and_the_comments_around_it(world, text):
     schedule = {"type": "cron", "expression": text}
     fields = {"slug": "daily"} | STANDUP | {"schedule": schedule}
     world.write("daily", "definition.json", "// mine\n" + json.dumps(fields))
@@ -280,15 +280,15 @@ def test_a_cron_is_left_as_it_is_spelled_with_the_comments_around_it(world, text
     "text",
     ['{"prompt": "' + 'say \\"hi\\"; ' * 47_000, '"' + '\\"' * 260_000, "/*" * 260_000, "//" * 9],
 )
-def test_half_a_file_is_read_in_no_time(tmp_path, text):
+def test_truncated_file_is_read_in_linear_time(tmp_path, text):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "definition.json").write_text(text[: 512 * 1024])
     began = time.process_time()
-    assert Files(tmp_path).read("a").definition.why.startswith("it is not JSON")
+    assert Files(tmp_path).read("a").definition.why.startswith("invalid JSON")
     assert time.process_time() - began < 2
 
 
-def test_a_disk_that_is_full_is_told_once_and_the_calls_go_on(world, monkeypatch, told):
+def test_full_disk_is_logged_once_and_api_calls_succeed(world, monkeypatch, logged):
     async def story(world):
         await world.put("daily")
         write = on_disk.replace_file
@@ -299,7 +299,7 @@ def test_a_disk_that_is_full_is_told_once_and_the_calls_go_on(world, monkeypatch
         monkeypatch.setattr(on_disk, "replace_file", full)
         await world.sessions.put(world.service, "daily", STANDUP | {"prompt": "New"})
         for _ in range(3):
-            await world.sessions.look()
+            await world.sessions.reconcile()
         during = (await world.item("daily")).prompt, world.definition("daily")["prompt"]
         await world.sessions.run(world.service, "daily")
         monkeypatch.setattr(on_disk, "replace_file", write)
@@ -309,26 +309,26 @@ def test_a_disk_that_is_full_is_told_once_and_the_calls_go_on(world, monkeypatch
     assert world.play(story) == ("New", STANDUP["prompt"])
     assert world.definition("daily")["prompt"] == "New"
     assert world.last_run("daily")["lastResult"] == "success"
-    assert len([line for line in told() if "No space left" in line]) == 1
+    assert len([line for line in logged() if "No space left" in line]) == 1
 
 
-def test_a_file_where_a_folder_would_be_is_left_alone(world, told):
+def test_file_in_place_of_a_slug_folder_is_ignored(world, logged):
     async def story(world):
         path = world.folder / "README"
         path.write_text("mine")
         await world.sessions.put(world.service, "README", STANDUP)
         for _ in range(3):
-            await world.sessions.look()
+            await world.sessions.reconcile()
         await world.sessions.delete(world.service, "README")
-        await world.sessions.look()
+        await world.sessions.reconcile()
         return path.read_text(), await world.sessions.items(world.service)
 
     assert world.play(story) == ("mine", [])
-    assert len(told()) == 1
+    assert len(logged()) == 1
 
 
 @pytest.mark.parametrize("session_id", [".", ".."])
-def test_a_session_that_is_a_path_is_none(world, told, session_id):
+def test_session_id_that_is_a_path_is_refused(world, logged, session_id):
     async def story(world):
         await world.put("daily")
         world.edit("daily", "last-run.json", sessionId=session_id)
@@ -337,17 +337,19 @@ def test_a_session_that_is_a_path_is_none(world, told, session_id):
 
     world.play(story)
     assert world.messages == []
-    assert any("last-run.json is corrupt" in line for line in told())
+    assert any("last-run.json is corrupt" in line for line in logged())
 
 
-def test_a_number_that_no_database_has_is_called_that(world, told):
+def test_number_too_large_for_a_database_is_refused_with_that_reason(world, logged):
     text = json.dumps({"slug": "daily"} | STANDUP)[:-1] + f', "own": {"1" * 30}}}'
     world.write("daily", "definition.json", text)
     assert world.play(everything) == ["daily"]
-    assert any("holds a number or a depth that is too large" in line for line in told())
+    assert any(
+        "contains a number that is too large, or is nested too deeply" in line for line in logged()
+    )
 
 
-def test_what_has_become_too_often_for_the_operator_is_held_until_it_is_not(world, told):
+def test_schedule_below_a_raised_minimum_interval_is_held_until_repaired(world, logged):
     hourly = {"type": "interval", "intervalMinutes": 60}
 
     async def first(world):
@@ -365,12 +367,12 @@ def test_what_has_become_too_often_for_the_operator_is_held_until_it_is_not(worl
     world.settings = {"sessions_minimum": 24 * 3_600_000}
     assert world.play(again) == ([], True)
     assert world.messages == ["daily"]
-    warned = [line for line in told() if "Minimum interval is 1440 minutes (24 hours)" in line]
+    warned = [line for line in logged() if "Minimum interval is 1440 minutes (24 hours)" in line]
     assert len(warned) == 1
 
 
 async def two_nodes(tmp_path, database, story, *, with_url=(True, True)):
-    """Have two nodes on one database, each with a folder of its own."""
+    """Start two nodes on one database, each with a separate folder."""
     server = Server(tmp_path / "sessions")
     url = await server.start()
     beats = [
@@ -391,7 +393,7 @@ async def two_nodes(tmp_path, database, story, *, with_url=(True, True)):
     return found
 
 
-def test_of_two_nodes_one_has_the_files_and_what_the_other_takes_is_not_deleted(
+def test_one_of_two_nodes_has_the_files_and_a_takeover_deletes_nothing(
     tmp_path, postgres_url, caplog
 ):
     caplog.set_level(logging.WARNING, "onbeat.sessions")
@@ -402,7 +404,7 @@ def test_of_two_nodes_one_has_the_files_and_what_the_other_takes_is_not_deleted(
             fields = STANDUP | {"prompt": prompt}
             await beat.systems.sessions.put(beat.service, "daily", fields)
             for each in (a, b, a, b):
-                await each.systems.sessions.look()
+                await each.systems.sessions.reconcile()
             item = await beat.systems.sessions.item(beat.service, "daily")
             found.append(item.prompt)
         return found
@@ -421,7 +423,7 @@ async def ended(beat, run_id):
             await asyncio.sleep(0.05)
 
 
-def test_a_node_without_a_chat_server_leaves_prompts_to_those_that_have_one(tmp_path, postgres_url):
+def test_node_without_a_chat_server_leaves_prompts_to_other_nodes(tmp_path, postgres_url):
     async def story(server, a, b):
         for n in range(4):
             await a.systems.sessions.put(a.service, f"s{n}", STANDUP | {"enabled": False})
@@ -434,7 +436,7 @@ def test_a_node_without_a_chat_server_leaves_prompts_to_those_that_have_one(tmp_
     assert found == ["SUCCESS"] * 4
 
 
-def test_why_says_that_a_prompt_waits_for_a_node_with_a_chat_server(world):
+def test_why_reports_that_a_prompt_waits_for_a_node_with_a_chat_server(world):
     async def story(world):
         await world.put("daily")
 

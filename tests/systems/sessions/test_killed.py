@@ -1,4 +1,4 @@
-"""A node is killed while a session works: the next one follows that session."""
+"""A node is killed while a session is busy: the next one follows that session."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from tests.systems.sessions.conftest import until
 
 @contextlib.asynccontextmanager
 async def a_node(folder):
-    """Start a node in a process of its own; kill it in the end."""
+    """Start a node in a separate process; kill it at the end."""
     program = (sys.executable, "-m", "onbeat", "up", "--listen", "127.0.0.1:0")
     with (folder / "node.log").open("ab") as log:
         node = await asyncio.create_subprocess_exec(*program, cwd=folder, stdout=log, stderr=log)
@@ -29,7 +29,7 @@ def about_sessions(asked):
 
 @pytest.mark.req("C45")
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_kill_9_while_a_session_works_neither_sends_the_prompt_again_nor_another_beside_it(
+def test_kill_9_during_a_busy_session_sends_neither_the_prompt_again_nor_another(
     world, database, request, tmp_path
 ):
     server, url = world.server, world.database
@@ -47,7 +47,7 @@ def test_kill_9_while_a_session_works_neither_sends_the_prompt_again_nor_another
             await until(lambda: server.asked and server.asked[-1][1].endswith("/state"), 30)
         asked = len(server.asked)
         async with a_node(tmp_path):
-            # A start asks whether the server is there, by its list: that is not about a session.
+            # A start checks the server by its list, which is not about a session.
             await until(lambda: about_sessions(server.asked[asked:]), 40)
             first = about_sessions(server.asked[asked:])[0]
             # The other one has every chance to be sent.

@@ -24,7 +24,7 @@ def after(slug, **own):
         ("failure", ["base", "next", "base"]),
     ],
 )
-def test_prompt_is_sent_when_the_one_it_follows_has_ended_so(world, outcome, sent):
+def test_prompt_is_sent_when_the_prompt_it_follows_has_its_outcome(world, outcome, sent):
     world.define("base", schedule=HOURLY, timeoutMinutes=5)
     world.write("base", "last-run.json", {"nextRun": "2026-01-29T09:00:00.000Z"})
     own = {} if outcome is None else {"outcome": outcome}
@@ -32,7 +32,7 @@ def test_prompt_is_sent_when_the_one_it_follows_has_ended_so(world, outcome, sen
     server = world.server
 
     async def story(world):
-        server.works = True  # the first lasts longer than it may
+        server.works = True  # the first exceeds its timeout
         world.clock.advance("1h")
         world.beat.wake()
         await until(lambda: server.busy)
@@ -66,7 +66,7 @@ def test_dependent_prompt_waits_for_its_delay_and_is_not_due_at_first_sight(worl
     assert world.messages == ["base", "aa-next"]
 
 
-def test_chain_of_definitions_is_taken_over_in_any_order_without_a_warning(world, told):
+def test_chain_of_definitions_is_adopted_in_any_order_without_a_warning(world, logged):
     world.define("a", schedule=after("b"))
     world.define("b", schedule=after("c"))
     world.define("c", enabled=False)
@@ -78,10 +78,10 @@ def test_chain_of_definitions_is_taken_over_in_any_order_without_a_warning(world
 
     assert world.play(story) == [None] * 3
     assert world.messages == ["c", "b", "a"]
-    assert told() == []
+    assert logged() == []
 
 
-def test_definition_that_follows_what_is_not_there_waits_for_it(world, told):
+def test_definition_that_follows_a_missing_slug_waits_for_it(world, logged):
     world.define("next", schedule=after("base"))
 
     async def story(world):
@@ -99,10 +99,10 @@ def test_definition_that_follows_what_is_not_there_waits_for_it(world, told):
     assert broken == f"definition.json is refused: after.schedule: {problem}"
     assert repaired is None
     assert world.messages == ["base", "next"]
-    assert len(told()) == 1
+    assert len(logged()) == 1
 
 
-def test_edit_that_follows_what_is_not_there_yet_is_taken_over_when_it_is(world):
+def test_edit_that_follows_a_missing_slug_is_applied_once_it_exists(world):
     async def story(world):
         await world.put("next")
         world.edit("next", "definition.json", schedule=after("base"))
@@ -132,7 +132,7 @@ def test_circle_is_refused_by_the_routes_and_in_files(world):
 
 
 def test_schedule_that_follows_itself_is_refused_by_the_routes_and_in_files(world):
-    """Its first run would be followed by another at once, and so on, whatever the minimum is."""
+    """Its first run would trigger another, and so on, whatever the minimum interval."""
     world.define("again", schedule=after("again"))
 
     async def story(world):
@@ -142,7 +142,7 @@ def test_schedule_that_follows_itself_is_refused_by_the_routes_and_in_files(worl
 
     problem = (
         "schedule.slug: a schedule cannot follow itself "
-        "(the slug of another schedule; type: interval runs again and again)"
+        "(the slug of another schedule, or type: interval to repeat)"
     )
     assert world.play(story) == (400, problem, f"definition.json is refused: {problem}")
 
@@ -240,7 +240,7 @@ def test_limits_are_the_same_in_files_routes_and_after_a_restart(world, how):
     assert own == ("field" if how == "file" else None)
 
 
-def test_put_without_limits_takes_them_away_and_unknown_fields_stay(world):
+def test_put_without_limits_removes_them_and_keeps_unknown_fields(world):
     async def story(world):
         world.define("limited", rateLimit={"maxRuns": 1, "per": "day"}, timeoutMinutes=5, own=[1])
         await world.settled()
@@ -254,7 +254,7 @@ def test_put_without_limits_takes_them_away_and_unknown_fields_stay(world):
     assert not {"rateLimit", "timeoutMinutes"} & said.keys()
 
 
-def test_limits_that_are_changed_by_other_means_are_told_to_the_file(world):
+def test_limits_edited_through_the_api_are_written_to_the_file(world):
     async def story(world):
         await world.put("daily")
         row = await world.service.schedule("daily")
@@ -306,7 +306,7 @@ def test_limits_that_are_changed_by_other_means_are_told_to_the_file(world):
         ),
     ],
 )
-def test_limit_that_is_wrong_is_refused_with_what_is_right(world, given, error, hint):
+def test_invalid_limit_is_refused_with_a_hint(world, given, error, hint):
     async def story(world):
         with pytest.raises(PromptRefused) as refused:
             await world.sessions.put(world.service, "wrong", STANDUP | given)
@@ -317,7 +317,7 @@ def test_limit_that_is_wrong_is_refused_with_what_is_right(world, given, error, 
     assert hint in refused.hint
 
 
-def test_dependent_of_a_schedule_that_was_deleted_stays_and_says_when_it_runs(world):
+def test_dependent_of_a_deleted_schedule_stays_and_shows_when_it_runs(world):
     async def story(world):
         await world.put("base")
         await world.put("next", schedule=after("base"))

@@ -1,4 +1,4 @@
-"""Scheduled prompts need no cron daemon, and notifications report how their runs end."""
+"""Scheduled prompts need no cron daemon, and notifications report their outcomes."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The six routes, over HTTP: the shapes, statuses and texts that their users know."""
+"""The six routes over HTTP, with the shapes, statuses and texts of the origin."""
 
 import json
 import re
@@ -42,7 +42,7 @@ def refusal(answer):
 
 
 @pytest.mark.req("C24", "C47")
-def test_put_makes_a_schedule_and_then_replaces_it(api):
+def test_put_creates_a_schedule_and_then_replaces_it(api):
     made = api.put(f"{AT}/put", STANDUP)
     assert made.status_code == 200
     assert made.json() == {"slug": "put", "nextRun": made.json()["nextRun"], "created": True}
@@ -58,7 +58,7 @@ def test_put_makes_a_schedule_and_then_replaces_it(api):
 
 
 @pytest.mark.req("C6", "C22", "C46")
-def test_the_list_has_all_fields_of_each(api):
+def test_list_has_all_fields_of_each_schedule(api):
     api.put(f"{AT}/listed", STANDUP)
     found = api.get(AT).json()
     assert list(found) == ["schedules"]
@@ -72,14 +72,14 @@ def test_the_list_has_all_fields_of_each(api):
 
 
 @pytest.mark.req("C23")
-def test_one_is_read_by_its_slug(api):
+def test_get_returns_a_schedule_by_its_slug(api):
     api.put(f"{AT}/one", STANDUP)
     assert api.get(f"{AT}/one").json()["slug"] == "one"
     assert refusal(api.get(f"{AT}/none")) == (404, "Schedule not found: none")
 
 
 @pytest.mark.req("C25", "C48", "C58")
-def test_patch_disables_and_enables(api):
+def test_patch_disables_and_enables_a_schedule(api):
     api.put(f"{AT}/patched", STANDUP)
     off = api.patch(f"{AT}/patched", {"enabled": False})
     assert off.status_code == 200
@@ -91,7 +91,7 @@ def test_patch_disables_and_enables(api):
 
 
 @pytest.mark.req("C25")
-def test_patch_changes_some_and_leaves_the_rest(api):
+def test_patch_changes_some_fields_and_keeps_the_others(api):
     api.put(f"{AT}/some", STANDUP | {"enabled": False})
     other = {"prompt": "Other", "sessionConfig": {"persistSession": False}}
     assert api.patch(f"{AT}/some", other).json()["enabled"] is False
@@ -102,7 +102,7 @@ def test_patch_changes_some_and_leaves_the_rest(api):
 
 
 @pytest.mark.req("C26")
-def test_delete_takes_it_away_with_its_files_and_is_right_about_what_is_not_there(served):
+def test_delete_removes_a_schedule_with_its_files_and_succeeds_for_an_unknown_one(served):
     api, _, folder = served
     api.put(f"{AT}/deleted", STANDUP)
     assert (folder / "deleted").is_dir()
@@ -114,7 +114,7 @@ def test_delete_takes_it_away_with_its_files_and_is_right_about_what_is_not_ther
 
 
 @pytest.mark.req("C27", "C49", "C59", "C60")
-def test_run_sends_it_now_and_says_to_which_session(served):
+def test_run_sends_the_prompt_now_and_returns_its_session(served):
     api, server, folder = served
     api.put(f"{AT}/now", STANDUP | {"enabled": False})
     first = api.post(f"{AT}/now/run")
@@ -167,7 +167,7 @@ def read(path):
         ),
         (
             {"schedule": {"type": "interval", "intervalMinutes": 60.5}},
-            "intervalMinutes is no number of minutes",
+            "intervalMinutes is not a number of minutes",
         ),
         (
             {"schedule": {"type": "cron", "expression": "*/5 * * * *"}},
@@ -183,17 +183,17 @@ def read(path):
             "sessionConfig.persistSession must be true or false",
         ),
         ({"sessionConfig": []}, "sessionConfig must have model and persistSession"),
-        ({"sessionConfig": {"model": ""}}, "sessionConfig.model must be a text"),
+        ({"sessionConfig": {"model": ""}}, "sessionConfig.model must be a string"),
     ],
 )
-def test_what_cannot_be_is_refused_with_400_and_the_reason(api, fields, error):
+def test_invalid_definition_is_refused_with_400_and_the_reason(api, fields, error):
     assert refusal(api.put(f"{AT}/refused", STANDUP | fields)) == (400, error)
     assert api.get(f"{AT}/refused").status_code == 404
 
 
 @pytest.mark.req("C32")
 @pytest.mark.parametrize("text", ["0 9 * * 1-5", "0 */2 * * *", "30 14 * * 0", "@daily"])
-def test_the_crons_of_the_original_are_taken(api, text):
+def test_cron_expressions_of_the_origin_are_accepted(api, text):
     schedule = {"type": "cron", "expression": text}
     assert api.put(f"{AT}/taken", STANDUP | {"schedule": schedule}).status_code == 200
     assert api.get(f"{AT}/taken").json()["schedule"] == schedule
@@ -233,7 +233,7 @@ def test_a_corrupt_file_is_answered_with_409_and_put_replaces_it(served):
     assert api.patch(f"{AT}/broken", {"enabled": False}).status_code == 200, "it may be disabled"
 
 
-def test_one_that_is_defined_elsewhere_is_not_taken_over_and_not_deleted(api):
+def test_schedule_of_another_source_is_neither_replaced_nor_deleted(api):
     hourly = {"every": "1h", "run": {"command": ["true"]}}
     assert api.put("/schedules/elsewhere", hourly).status_code == 201
     assert refusal(api.put(f"{AT}/elsewhere", STANDUP)) == (
@@ -246,7 +246,7 @@ def test_one_that_is_defined_elsewhere_is_not_taken_over_and_not_deleted(api):
     assert api.get("/schedules/elsewhere").status_code == 200
 
 
-def test_to_an_owner_there_are_only_their_own(api):
+def test_owner_sees_only_own_schedules(api):
     ann, bob = api.token("define", "ann"), api.token("define", "bob")
     assert api.put(f"{AT}/ann-s", STANDUP, token=ann).status_code == 200
     assert [each["slug"] for each in api.get(AT, token=ann).json()["schedules"]] == ["ann-s"]
@@ -258,7 +258,7 @@ def test_to_an_owner_there_are_only_their_own(api):
     assert api.get(f"{AT}/ann-s", token=ann).json()["enabled"] is True
 
 
-def test_to_an_owner_what_is_corrupt_of_another_s_is_not_there(served):
+def test_owner_does_not_see_corrupt_files_of_others(served):
     api, _, folder = served
     ann, bob = api.token("define", "ann"), api.token("define", "bob")
     api.put(f"{AT}/ann-broken", STANDUP, token=ann)
@@ -279,7 +279,7 @@ def test_to_an_owner_what_is_corrupt_of_another_s_is_not_there(served):
     api.delete(f"{AT}/nobody-s")
 
 
-def test_who_may_only_read_has_nothing_done_for_them(served):
+def test_read_only_token_changes_nothing(served):
     api, _, folder = served
     read_only, operating = api.token("read"), api.token("operate")
     api.put(f"{AT}/scoped", STANDUP)
@@ -295,12 +295,12 @@ def test_who_may_only_read_has_nothing_done_for_them(served):
 
 
 @pytest.mark.parametrize("given", [{}, {"enabld": False}])
-def test_a_change_of_nothing_is_refused(api, given):
+def test_patch_without_known_fields_is_refused(api, given):
     api.put(f"{AT}/unchanged", STANDUP)
     assert refusal(api.patch(f"{AT}/unchanged", given)) == (400, "there is nothing to change")
 
 
-def test_without_a_chat_server_there_is_no_such_system(tmp_path):
+def test_routes_are_missing_without_a_chat_server(tmp_path):
     with serving(tmp_path, sessions_url="") as api:
         off = (404, "the sessions system is off: set sessions_url")
         assert refusal(api.get(AT)) == off
@@ -308,7 +308,7 @@ def test_without_a_chat_server_there_is_no_such_system(tmp_path):
 
 
 @pytest.mark.parametrize("has_public_url", [True, False])
-def test_where_the_server_reports_the_end_the_run_is_what_it_was_told(tmp_path, has_public_url):
+def test_run_with_feedback_has_the_reported_outcome(tmp_path, has_public_url):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -329,7 +329,7 @@ def test_where_the_server_reports_the_end_the_run_is_what_it_was_told(tmp_path, 
         api.do(server.stop())
 
 
-def test_the_first_page_shows_every_scheduled_prompt_and_how_it_stands(served):
+def test_first_page_shows_every_scheduled_prompt_with_its_status(served):
     api, _, _ = served
     api.put(f"{AT}/on-the-page", STANDUP)
     api.put(f"{AT}/off-the-page", STANDUP | {"enabled": False})
@@ -361,7 +361,7 @@ def test_listing_or_reading_schedules_changes_nothing(served):
         return texts, api.do(api.beat.service.newest_event())
 
     api.do(api.beat.settle())
-    api.do(api.beat.systems.sessions.look())
+    api.do(api.beat.systems.sessions.reconcile())
     api.do(api.beat.settle())
     before = everything()
     for path in (AT, f"{AT}/read", f"{AT}/none"):
@@ -369,7 +369,7 @@ def test_listing_or_reading_schedules_changes_nothing(served):
     assert everything() == before
 
 
-def test_whatever_is_refused_under_these_paths_has_an_error(api):
+def test_every_refusal_of_these_routes_has_an_error_field(api):
     json_kind = {"Content-Type": "application/json"}
     answers = [
         api.get(AT, token="wrong"),

@@ -1,4 +1,4 @@
-"""Prompts go to their sessions at their times: whatever the server answers, and through restarts."""
+"""Prompts are sent to their sessions on time, whatever the server answers, and across restarts."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from tests.waiting import forever
 
 
 @pytest.mark.req("C5", "C17", "C18", "C34", "C35", "C43", "C59", "C60")
-def test_the_first_run_makes_a_session_and_the_next_ones_use_it(world):
+def test_first_run_creates_a_session_and_later_runs_reuse_it(world):
     async def story(world):
         await world.put("daily")
         await world.let_pass("1h")
@@ -45,7 +45,7 @@ def test_the_first_run_makes_a_session_and_the_next_ones_use_it(world):
 
 
 @pytest.mark.req("C19", "C39")
-def test_a_busy_session_is_asked_again_in_an_hour(world):
+def test_busy_session_defers_the_run_by_an_hour(world):
     async def story(world):
         await world.put("daily")
         await world.let_pass("1h")
@@ -77,7 +77,7 @@ def test_a_busy_session_is_asked_again_in_an_hour(world):
 
 
 @pytest.mark.req("C20", "C40")
-def test_a_session_that_is_gone_is_replaced_by_a_new_one(world):
+def test_deleted_session_is_replaced_by_a_new_one(world):
     async def story(world):
         await world.put("daily")
         await world.let_pass("1h")
@@ -126,7 +126,7 @@ def test_after_an_error_of_the_server_the_prompt_is_sent_again_at_the_next_check
 
 
 @pytest.mark.req("C41")
-def test_a_server_that_is_not_there_is_asked_again_at_the_next_check(world):
+def test_unreachable_server_is_retried_at_the_next_check(world):
     async def story(world):
         await world.put("daily")
         await world.let_pass("1h")
@@ -141,7 +141,7 @@ def test_a_server_that_is_not_there_is_asked_again_at_the_next_check(world):
 
 
 @pytest.mark.req("C41")
-def test_a_session_that_was_made_is_kept_although_nothing_could_be_said_in_it(world):
+def test_created_session_is_kept_although_its_first_message_failed(world):
     async def story(world):
         await world.put("daily")
         world.server.after_create = lambda: setattr(world.server, "fails", True)
@@ -177,7 +177,7 @@ def test_session_for_one_run_is_deleted_as_soon_as_the_server_says_that_it_is_id
 
 
 @pytest.mark.req("C37", "C38")
-def test_what_is_for_one_run_gets_a_session_of_its_own_that_is_deleted_after_it(world):
+def test_ephemeral_prompt_gets_a_session_that_is_deleted_after_the_run(world):
     world.server.tells = False
 
     async def story(world):
@@ -200,7 +200,7 @@ def test_what_is_for_one_run_gets_a_session_of_its_own_that_is_deleted_after_it(
 
 
 @pytest.mark.req("C37")
-def test_the_session_of_an_earlier_time_is_not_used_for_what_wants_a_fresh_one(world):
+def test_ephemeral_prompt_does_not_reuse_an_earlier_session(world):
     async def story(world):
         await world.put("daily")
         await world.let_pass("1h")
@@ -240,7 +240,7 @@ def test_beyond_the_most_sessions_the_least_recently_used_are_cleaned_up(world):
 
 
 @pytest.mark.req("C50")
-def test_what_is_still_in_use_or_was_not_made_here_is_not_cleaned_up(world):
+def test_sessions_in_use_or_created_elsewhere_are_not_cleaned_up(world):
     world.settings = {"sessions_most": 1}
 
     async def story(world):
@@ -267,7 +267,7 @@ def test_what_is_still_in_use_or_was_not_made_here_is_not_cleaned_up(world):
     assert {"my-own-chat", used} <= set(world.server.sessions)
 
 
-def test_a_schedule_that_is_made_again_by_the_same_name_begins_anew(world):
+def test_recreated_schedule_begins_with_a_new_session(world):
     async def story(world):
         for prompt in ("Old", "New"):
             fields = {"every": "1d", "run": {"session": {"prompt": prompt}}}
@@ -282,7 +282,7 @@ def test_a_schedule_that_is_made_again_by_the_same_name_begins_anew(world):
     assert found == [["[scheduler:notes] New"], ["[scheduler:notes] Old"]]
 
 
-def test_a_session_that_somebody_has_named_meanwhile_is_used_before_a_new_one_is_made(world):
+def test_session_set_meanwhile_is_used_before_a_new_one_is_created(world):
     async def story(world):
         own = world.server.folder / "mine"
         own.mkdir(parents=True)
@@ -294,7 +294,7 @@ def test_a_session_that_somebody_has_named_meanwhile_is_used_before_a_new_one_is
         async def meanwhile():
             world.server.before_message = None
             world.edit("daily", "last-run.json", sessionId="mine")
-            await world.sessions.look()
+            await world.sessions.reconcile()
 
         world.server.before_message = meanwhile
         await world.run("daily")
@@ -305,7 +305,7 @@ def test_a_session_that_somebody_has_named_meanwhile_is_used_before_a_new_one_is
     assert len(world.made) == 1
 
 
-def test_a_server_that_does_not_answer_a_deletion_holds_up_neither_runs_nor_the_end(world):
+def test_server_that_does_not_answer_a_deletion_delays_neither_runs_nor_shutdown(world):
     async def story(world):
         asked = asyncio.Event()
 
@@ -327,7 +327,7 @@ def test_a_server_that_does_not_answer_a_deletion_holds_up_neither_runs_nor_the_
 
 
 @pytest.mark.req("C50")
-def test_a_server_that_cleans_nothing_up_fails_no_run(world):
+def test_server_that_cannot_delete_sessions_fails_no_run(world):
     world.settings = {"sessions_most": 1}
 
     async def story(world):
@@ -341,7 +341,7 @@ def test_a_server_that_cleans_nothing_up_fails_no_run(world):
 
 
 @pytest.mark.req("C29", "C51")
-def test_no_two_are_sent_at_the_same_time(world):
+def test_no_two_prompts_are_sent_concurrently(world):
     async def story(world):
         at_once, most = 0, 0
 
@@ -363,7 +363,7 @@ def test_no_two_are_sent_at_the_same_time(world):
 
 
 @pytest.mark.req("C4", "C31", "C44", "C51")
-def test_after_a_day_offline_each_that_was_missed_runs_once_one_after_the_other(world):
+def test_after_a_day_offline_each_missed_schedule_runs_once_one_after_the_other(world):
     async def first(world):
         for slug in ("b", "a"):
             await world.put(slug, schedule={"type": "interval", "intervalMinutes": 60})
@@ -380,7 +380,7 @@ def test_after_a_day_offline_each_that_was_missed_runs_once_one_after_the_other(
 
 
 @pytest.mark.req("C4")
-def test_however_long_nothing_was_up_there_is_one_run(world):
+def test_any_downtime_is_caught_up_with_one_run(world):
     async def first(world):
         await world.put("daily")
         world.clock.advance("200d")
@@ -393,7 +393,7 @@ def test_however_long_nothing_was_up_there_is_one_run(world):
 
 
 @pytest.mark.req("C2", "C13", "C44")
-def test_a_restart_keeps_everything(world):
+def test_restart_keeps_definitions_sessions_and_next_runs(world):
     async def first(world):
         await world.put("daily")
         await world.let_pass("1h")
@@ -411,7 +411,7 @@ def test_a_restart_keeps_everything(world):
 
 
 @pytest.mark.req("C54")
-def test_what_is_edited_while_it_runs_ends_as_it_was_and_goes_on_as_it_is(world):
+def test_edit_during_a_run_applies_from_the_next_run(world):
     async def story(world):
         await world.put("daily")
         another = {
@@ -451,7 +451,7 @@ def test_a_prompt_may_name_the_date_and_the_last_run(world):
 
 
 @pytest.mark.req("C7", "C42")
-def test_errors_are_told_in_the_log_with_their_prefix_and_stop_nothing(world, told):
+def test_errors_are_logged_with_their_prefix_and_stop_nothing(world, logged):
     async def story(world):
         await world.put("daily")
         await world.let_pass("1h")
@@ -465,7 +465,7 @@ def test_errors_are_told_in_the_log_with_their_prefix_and_stop_nothing(world, to
         return world.last_run("daily")["lastResult"]
 
     assert world.play(story) == "success"
-    assert told() == [
+    assert logged() == [
         "[SCHEDULER] daily: Session busy - agent currently running",
         "[SCHEDULER] daily: HTTP 500: Internal Server Error",
     ]
@@ -484,7 +484,7 @@ def test_a_prompt_is_sent_at_its_time_and_not_at_the_next_check(world):
 
 
 @pytest.mark.req("C28", "C57", "C58")
-def test_enabled_schedules_whose_next_run_has_come_are_sent_and_no_others(world):
+def test_only_enabled_schedules_that_are_due_are_sent(world):
     next_runs = {
         "disabled": "2026-01-29T07:00:00.000Z",
         "hours-ago": "2026-01-29T05:00:00.000Z",
@@ -512,7 +512,7 @@ def test_enabled_schedules_whose_next_run_has_come_are_sent_and_no_others(world)
 
 @pytest.mark.req("C31")
 def test_overdue_prompts_are_sent_in_the_order_in_which_they_were_due(world):
-    """The clock is real: what is started in one millisecond has no order but that of names."""
+    """The clock is real: runs started in one millisecond are ordered by name."""
     slugs = ["d", "b", "e", "a", "c"]
     for n, slug in enumerate(slugs):
         world.define(slug)
@@ -528,7 +528,7 @@ def test_overdue_prompts_are_sent_in_the_order_in_which_they_were_due(world):
 
 @pytest.mark.req("C8")
 def test_sessions_live_in_the_home_folder_of_the_server_beside_the_schedules(tmp_path, monkeypatch):
-    """Both programs have nothing but their defaults; the server makes its folders itself."""
+    """Both programs use their defaults; the server creates its folders."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     there = tmp_path / ".caco" / "schedule" / "daily"
@@ -588,13 +588,13 @@ def test_history_has_the_last_ten_runs_of_a_slug_with_their_results(world, tmp_p
 
 
 @pytest.mark.req("C52")
-def test_what_still_runs_is_not_queued_again(world):
+def test_schedule_in_progress_is_not_queued_again(world):
     async def story(world):
         every = {"type": "interval", "intervalMinutes": 20}
         await world.put("long", sessionConfig={"feedback": True}, schedule=every)
         await world.let_pass("20m")
         (running,) = await world.service.runs()
-        await world.let_pass("20m")  # its next time comes
+        await world.let_pass("20m")  # its next tick is due
         return running, await world.service.runs()
 
     world.settings = {"sessions_minimum": 20 * 60_000}
@@ -604,13 +604,13 @@ def test_what_still_runs_is_not_queued_again(world):
     assert world.messages == ["long"]
 
 
-def test_the_end_of_what_a_prompt_began_is_not_awaited(world):
+def test_feedback_run_does_not_block_the_launcher(world):
     async def story(world):
         await world.put("daily")
         await world.put("other")
         await world.run("daily")
         session = world.last_run("daily")["sessionId"]
-        world.server.busy.add(session)  # its agent has a day's work to do
+        world.server.busy.add(session)  # its agent works for a day
         await world.run("other")
         return [world.last_run(slug)["lastResult"] for slug in ("daily", "other")]
 
@@ -628,9 +628,7 @@ def test_the_next_run_of_a_weekday_morning_is_the_next_weekday(world):
 
 
 @pytest.mark.req("C53", "C56")
-def test_all_times_are_of_utc_whatever_zone_the_machine_is_in_and_comes_to_be_in(
-    world, monkeypatch
-):
+def test_all_times_are_utc_whatever_the_zone_of_the_machine(world, monkeypatch):
     async def first(world):
         await world.put("daily")
         await world.put("off", enabled=False)
@@ -654,7 +652,7 @@ def test_all_times_are_of_utc_whatever_zone_the_machine_is_in_and_comes_to_be_in
 
 
 @pytest.mark.req("C11")
-def test_an_interval_is_counted_from_when_it_was_defined_and_goes_on_so_after_an_edit(world):
+def test_interval_is_counted_from_its_definition_even_after_an_edit(world):
     hourly = {"type": "interval", "intervalMinutes": 90}
 
     async def story(world):
@@ -676,7 +674,7 @@ def test_an_interval_is_counted_from_when_it_was_defined_and_goes_on_so_after_an
     ]
 
 
-def test_what_is_not_heard_of_for_half_an_hour_is_over(world):
+def test_run_without_a_report_ends_after_half_an_hour(world):
     async def story(world):
         await world.put("daily", sessionConfig={"feedback": True})
         await world.let_pass("1h")
@@ -690,8 +688,8 @@ def test_what_is_not_heard_of_for_half_an_hour_is_over(world):
 
 
 @pytest.mark.req("C45")
-def test_kill_9_after_the_prompt_was_sent_sends_it_no_second_time(world):
-    """What is left behind is what was on the disk while the server had the prompt."""
+def test_kill_9_after_the_prompt_was_sent_does_not_send_it_again(world):
+    """The state on disk is that of a crash while the server had the prompt."""
     left = world.folder.parent / "left"
 
     async def first(world):
@@ -714,28 +712,28 @@ def test_kill_9_after_the_prompt_was_sent_sends_it_no_second_time(world):
     found = world.play(first, again)
     assert world.messages == ["daily"]
     assert (found["lastResult"], found["lastRun"]) == ("error", "2026-01-29T09:00:00.000Z")
-    assert found["lastError"].startswith("it is not known whether it arrived: ")
+    assert found["lastError"].startswith("unknown whether it arrived: ")
     assert [found["sessionId"]] == world.server.sessions, "and it knows its session"
 
 
 @pytest.mark.req("C2", "C5")
-def test_on_postgresql_it_is_the_same(world, postgres_url):
+def test_prompts_run_on_postgresql_as_on_sqlite(world, postgres_url):
     world.database = postgres_url
 
     async def first(world):
         await world.put("daily")
         await world.run("daily")
-        await world.sessions.look()
+        await world.sessions.reconcile()
         world.server.busy.add(world.last_run("daily")["sessionId"])
         await world.run("daily")
-        await world.sessions.look()
+        await world.sessions.reconcile()
         return world.last_run("daily")
 
     async def again(world):
         world.edit("daily", "last-run.json", nextRun="2026-01-29T07:00:00.000Z")
         world.server.busy.clear()
         await world.settled()
-        await world.sessions.look()
+        await world.sessions.reconcile()
         return world.last_run("daily")
 
     busy = world.play(first)

@@ -1,4 +1,4 @@
-"""The last run in the files outlives every change of the scheduler that keeps them."""
+"""The last run in the files survives every change of the scheduler."""
 
 import json
 import shutil
@@ -63,7 +63,7 @@ def test_entering_another_folder_keeps_the_later_last_run(world, file):
     async def second(world):
         return world.last_run("daily"), await world.item("daily")
 
-    # The other scheduler has sent what was due at nine; else that is still to be sent.
+    # The other scheduler has sent the tick of nine; otherwise it is still to be sent.
     hours = "0 9 * * *" if file == "later" else "0 20 * * *"
     ours = world.play(first)
     world.folder = world.folder.parent / "second"

@@ -1,4 +1,4 @@
-"""A cron expression may be of a zone; without one it is of UTC."""
+"""A cron expression may have a zone; the default is UTC."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_a_prompt_is_sent_at_the_time_of_the_zone_that_its_schedule_names(world)
     ]
 
 
-def test_the_zone_stays_in_the_file_and_in_what_is_told(world):
+def test_zone_stays_in_the_file_and_in_the_routes(world):
     async def story(world):
         await world.put("daily", schedule=BERLIN)
         await world.sessions.patch(world.service, "daily", {"prompt": "Another"})
@@ -38,7 +38,7 @@ def test_the_zone_stays_in_the_file_and_in_what_is_told(world):
     assert world.definition("daily")["schedule"] == BERLIN
 
 
-def test_a_zone_that_others_gave_it_is_told_in_the_file(world):
+def test_zone_edited_elsewhere_is_written_to_the_file(world):
     async def story(world):
         await world.put("daily")
         run = {"session": {"prompt": "Generate daily standup summary", "model": "claude-sonnet"}}
@@ -51,7 +51,7 @@ def test_a_zone_that_others_gave_it_is_told_in_the_file(world):
 
 
 @pytest.mark.parametrize("zone", ["Mars/Olympus", "", 1])
-def test_a_zone_that_nobody_knows_is_refused(world, zone):
+def test_unknown_zone_is_refused(world, zone):
     async def story(world):
         given = STANDUP | {"schedule": BERLIN | {"timezone": zone}}
         with pytest.raises(
@@ -63,7 +63,7 @@ def test_a_zone_that_nobody_knows_is_refused(world, zone):
     assert world.play(story) == 400
 
 
-def test_no_zone_is_utc(world):
+def test_default_zone_is_utc(world):
     async def story(world):
         return (await world.put("daily", schedule=BERLIN | {"timezone": None}))["nextRun"]
 

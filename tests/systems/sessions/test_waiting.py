@@ -1,4 +1,4 @@
-"""A prompt is sent once: what waits gives way to what is newer, and to whoever disables it."""
+"""A prompt is sent once: a waiting retry gives way to a newer run, and to disabling."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ SUCCESS_AND_CANCELED = [("SUCCESS", None), ("CANCELED", "a newer run took its pl
 
 
 async def failed(world, slug="daily", *, by="hand"):
-    """Have a run of a slug wait to be tried again, after an error; the server is well again."""
+    """Make a run of a slug wait for its retry after an error; the server works again."""
     await world.put(slug)
     world.server.fails = True
     if by == "hand":
@@ -27,7 +27,7 @@ async def ended(world):
 
 
 @pytest.mark.parametrize("how", ["route", "file", "service"])
-def test_what_waits_for_a_retry_is_not_sent_after_another_run_was(world, how):
+def test_waiting_retry_is_not_sent_after_another_run(world, how):
     async def story(world):
         await failed(world)
         world.clock.advance("1m")
@@ -48,7 +48,7 @@ def test_what_waits_for_a_retry_is_not_sent_after_another_run_was(world, how):
     assert (told["lastResult"], told["nextRun"]) == ("success", "2026-01-29T09:00:00.000Z")
 
 
-def test_what_was_started_by_hand_and_waits_gives_way_to_the_next_time(world):
+def test_waiting_manual_run_gives_way_to_the_next_tick(world):
     async def story(world):
         await world.put("daily")
         await world.let_pass("59m")
@@ -62,12 +62,12 @@ def test_what_was_started_by_hand_and_waits_gives_way_to_the_next_time(world):
     assert world.messages == ["daily"]
 
 
-def test_what_waited_when_a_node_went_down_gives_way_to_what_was_sent_meanwhile(world):
+def test_retry_that_waited_at_a_crash_gives_way_to_a_later_run(world):
     async def first(world):
         await failed(world)
         world.clock.advance("1m")
         run = await world.service.start("daily")
-        world.sessions.heard = lambda at, events: None
+        world.sessions.on_events = lambda at, events: None
         world.beat.wake()
         await world.beat.settle()
         assert (await world.service.run(run.run_id)).status == "SUCCESS"
@@ -82,7 +82,7 @@ def test_what_waited_when_a_node_went_down_gives_way_to_what_was_sent_meanwhile(
 
 @pytest.mark.parametrize("by", ["hand", "file"])
 @pytest.mark.parametrize("how", ["patch", "put", "file", "pause"])
-def test_what_waits_is_not_sent_once_it_is_disabled(world, by, how):
+def test_waiting_retry_is_not_sent_once_the_schedule_is_disabled(world, by, how):
     async def story(world):
         await failed(world, by=by)
         world.clock.advance("1m")
@@ -107,7 +107,7 @@ def test_what_waits_is_not_sent_once_it_is_disabled(world, by, how):
     assert (item.enabled, item.last_error) == (False, "HTTP 500: Internal Server Error")
 
 
-def test_what_is_asked_for_while_it_is_disabled_is_sent_and_tried_again(world):
+def test_manual_run_of_a_disabled_schedule_is_sent_and_retried(world):
     async def first(world):
         await world.put("daily", enabled=False)
         world.server.fails = True
@@ -124,7 +124,7 @@ def test_what_is_asked_for_while_it_is_disabled_is_sent_and_tried_again(world):
 
 
 @pytest.mark.req("C52")
-def test_two_that_ask_for_a_run_at_once_get_the_same_one(world):
+def test_two_concurrent_requests_for_a_run_get_the_same_run(world):
     async def story(world):
         await world.put("daily")
         answered_all = asyncio.Event()
@@ -144,7 +144,7 @@ def test_two_that_ask_for_a_run_at_once_get_the_same_one(world):
 
 
 @pytest.mark.req("C52")
-def test_what_is_being_sent_is_not_started_again_and_what_was_sent_is(world):
+def test_run_in_progress_is_returned_and_an_ended_one_is_started_again(world):
     async def story(world):
         await world.put("daily", sessionConfig={"feedback": True})
         await world.run("daily")
@@ -159,7 +159,7 @@ def test_what_is_being_sent_is_not_started_again_and_what_was_sent_is(world):
     assert world.messages == ["daily", "daily"]
 
 
-def test_what_waits_for_its_turn_is_not_sent_once_it_is_disabled(world):
+def test_queued_run_is_not_sent_once_the_schedule_is_disabled(world):
     async def story(world):
         for slug in ("first", "second"):
             await world.put(slug)

@@ -1,4 +1,4 @@
-"""A scheduled session holds its place until the server says that it is idle again."""
+"""A scheduled session holds its place until the server reports it as idle."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ HOURLY = {"type": "interval", "intervalMinutes": 60}
 
 
 async def due(world, length="1h"):
-    """Let time pass, and everything begin that is due; do not wait for sessions at work."""
+    """Advance the clock and start everything due, without waiting for busy sessions."""
     world.clock.advance(length)
     world.beat.wake()
 
@@ -40,7 +40,7 @@ def test_overdue_prompts_are_sent_one_after_the_other_each_when_the_last_session
     async def story(world):
         for n in range(1, 4):
             await until(lambda n=n: len(world.messages) == n)
-            for _ in range(20):  # the others have every chance to be sent
+            for _ in range(20):  # enough time for the others to be sent
                 await asyncio.sleep(0.01)
                 at_once.append(len(world.server.busy))
             assert len(world.messages) == n
@@ -78,7 +78,7 @@ def _standup(**fields):
     return {"prompt": "Hello", "schedule": schedule} | fields
 
 
-def test_server_that_does_not_say_whether_it_is_busy_frees_the_place_with_its_answer(world):
+def test_server_that_does_not_report_busy_frees_the_place_with_its_answer(world):
     world.server.tells, world.server.works = False, True
 
     async def story(world):
@@ -88,7 +88,7 @@ def test_server_that_does_not_say_whether_it_is_busy_frees_the_place_with_its_an
         run = await the_run(world, "a", "SUCCESS")
         return run.log_tail
 
-    assert "the server does not say whether the session works" in world.play(story)
+    assert "the server does not report whether the session is busy" in world.play(story)
     assert sorted(world.messages) == ["a", "b"]
 
 
@@ -102,8 +102,8 @@ def test_server_that_does_not_say_whether_it_is_busy_frees_the_place_with_its_an
         ({"isBusy": True, "status": "idle"}, None),
     ],
 )
-def test_every_way_to_say_busy_is_understood(world, state, listed):
-    """The list of an older server has it, by the folder that sessions work in."""
+def test_every_format_of_busy_is_understood(world, state, listed):
+    """The list of an older server reports it, grouped by folder."""
     server = world.server
 
     looks = []
@@ -151,9 +151,7 @@ def test_every_way_to_say_busy_is_understood(world, state, listed):
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 @pytest.mark.parametrize("tells_state", [True, False])
-def test_look_that_the_server_refuses_for_a_moment_does_not_free_the_place(
-    world, status, tells_state
-):
+def test_refused_status_request_does_not_free_the_place(world, status, tells_state):
     server, refused, looks = world.server, [], []
 
     async def states(request):
@@ -197,7 +195,7 @@ def test_look_that_the_server_refuses_for_a_moment_does_not_free_the_place(
 
 
 @pytest.mark.parametrize("stops", [True, False])
-def test_timeout_stops_the_session_or_says_that_it_may_still_be_working(world, stops):
+def test_timeout_stops_the_session_or_reports_that_it_may_still_be_working(world, stops):
     world.server.works, world.server.stops = True, stops
 
     async def story(world):
@@ -210,7 +208,7 @@ def test_timeout_stops_the_session_or_says_that_it_may_still_be_working(world, s
         assert run.status == "STARTED"
         await due(world, "1m")
         run = await the_run(world, "daily", "FAILED")
-        await world.sessions.look()
+        await world.sessions.reconcile()
         return run, world.last_run("daily"), set(world.server.busy)
 
     run, last_run, busy = world.play(story)
@@ -240,7 +238,7 @@ def test_canceled_run_stops_its_session(world):
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_session_at_work_is_reattached_by_the_next_start_and_the_prompt_not_sent_again(
+def test_busy_session_is_reattached_by_the_next_start_without_sending_the_prompt_again(
     world, database, request
 ):
     if database == "postgresql":
@@ -263,7 +261,7 @@ def test_session_at_work_is_reattached_by_the_next_start_and_the_prompt_not_sent
         world.server.busy.clear()
         for slug in ("daily", "other"):
             await the_run(world, slug, "SUCCESS")
-        await world.sessions.look()
+        await world.sessions.reconcile()
         return [run.status for run in during]
 
     world.settled = lambda: asyncio.sleep(0)
@@ -296,7 +294,7 @@ def test_stopping_node_does_not_wait_for_a_session_and_writes_no_error(world):
     assert world.last_run("daily")["lastError"] is None
 
 
-def test_disabled_schedule_leaves_the_session_at_work(world):
+def test_disabling_a_schedule_leaves_its_busy_session_alone(world):
     world.server.works = True
 
     async def story(world):
@@ -304,7 +302,7 @@ def test_disabled_schedule_leaves_the_session_at_work(world):
         await due(world)
         await until(lambda: world.server.busy)
         await world.sessions.patch(world.service, "daily", {"enabled": False})
-        await world.sessions.look()
+        await world.sessions.reconcile()
         (run,) = await world.service.runs()
         world.server.busy.clear()
         await the_run(world, "daily", "SUCCESS")
@@ -333,7 +331,7 @@ def test_session_that_is_busy_is_not_deleted_to_make_room(world):
 
 
 @pytest.mark.parametrize("status", [409, 429])
-def test_server_that_makes_no_session_now_is_asked_again_in_an_hour(world, status):
+def test_server_that_refuses_a_session_is_retried_in_an_hour(world, status):
     async def full(request):
         return web.json_response({"error": "too many sessions"}, status=status)
 
@@ -346,11 +344,11 @@ def test_server_that_makes_no_session_now_is_asked_again_in_an_hour(world, statu
         return world.last_run("daily")
 
     found = world.play(story)
-    assert found["lastError"].startswith(f"the server makes no session now: HTTP {status}")
+    assert found["lastError"].startswith(f"the server creates no session now: HTTP {status}")
     assert found["nextRun"] == "2026-01-29T10:00:00.000Z"
 
 
-def test_run_of_a_session_at_work_is_named_after_the_session(world):
+def test_run_of_a_busy_session_has_its_id_as_external_id(world):
     world.server.works = True
 
     async def story(world):
@@ -405,7 +403,7 @@ def test_session_that_has_a_later_prompt_is_not_stopped_for_an_earlier_run(world
     async def story(world):
         config = {"feedback": True}
         await world.put("long", sessionConfig=config, enabled=False, timeoutMinutes=10)
-        await world.sessions._tidying.abandon()  # it comes late
+        await world.sessions._tidying.abandon()  # it runs late
         first = await world.service.start("long")
         await world.beat.settle()
         await world.service.cancel(first.run_id)

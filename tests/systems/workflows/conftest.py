@@ -1,4 +1,4 @@
-"""A scheduler with an executor that writes down what it is given, on a clock that tests turn."""
+"""A scheduler with an executor that records its input, and a fake clock."""
 
 import asyncio
 from contextlib import suppress
@@ -26,7 +26,7 @@ REPORT = {
 
 
 class WorkflowsHarness:
-    """What a test of workflows has. It is noon on the first of January, 2026, in UTC.
+    """The fixtures of a test of workflows. It starts at noon on 2026-01-01, UTC.
 
     `answer` is what the executor answers, or a function of what came with the DAG.
     """
@@ -34,7 +34,7 @@ class WorkflowsHarness:
     def __init__(self, database="sqlite://", *, start="2026-01-01T12:00:00Z", **settings):
         self.clock = ManualClock(start)
         self.settings = Settings(database=database, **settings)
-        self.handed_over = []  # DAGs and what came with them
+        self.handed_over = []  # DAGs with their meta
         self.answer = None
         self.beat = self._new_beat()
         self._others = set()
@@ -64,13 +64,13 @@ class WorkflowsHarness:
         return (await self.registrar.get_schedule(schedule_id))["schedule"]
 
     async def with_dag(self, **given):
-        """Have a schedule whose DAG is there."""
+        """Define a schedule with its DAG."""
         await self.workflows.store.save_dag("report", 3, DAG)
         return await self.upsert(**given)
 
     async def let_pass(self, *lengths):
         for length in lengths:
-            await self.beat.settle()  # what is launched while the clock is set is late
+            await self.beat.settle()  # a launch while the clock is set would be late
             self.clock.advance(length)
             await self.beat.settle()
 
@@ -78,8 +78,8 @@ class WorkflowsHarness:
         await self.let_pass(parse_instant(text) * 1000 - self.clock.now())
 
     async def crash(self, down="0s"):
-        """Have the node vanish, as its process would, and another come on the same file later."""
-        await store_of(self.beat).close()  # nothing is written any more, nor said goodbye
+        """Crash the node, and start another on the same file later."""
+        await store_of(self.beat).close()  # no write and no unregister after this
         gone = asyncio.all_tasks() - self._others
         for task in gone:
             task.cancel()
@@ -91,7 +91,7 @@ class WorkflowsHarness:
 
     @property
     def started(self):
-        """When each was planned that was handed over."""
+        """The planned times of the hand-overs."""
         return [meta["scheduled_for"] for _, meta in self.handed_over]
 
     @property
@@ -105,7 +105,7 @@ class WorkflowsHarness:
         return [(run["status"], run["reason"]) for run in await self.runs(schedule_id)]
 
     def play(self, story):
-        """Run a story of this world to its end; return what it returns."""
+        """Run a story of this world; return its result."""
 
         async def whole():
             self._others = asyncio.all_tasks()

@@ -1,4 +1,4 @@
-"""Workflows that are kept: listed, read and deleted, by function, and with their schedules."""
+"""Stored workflows: list, read and delete them by function, with their schedules."""
 
 import pytest
 
@@ -70,7 +70,7 @@ def test_workflow_is_read_with_its_dag_and_the_schedules_that_use_it(world):
 
 
 @pytest.mark.parametrize("call", ["get_workflow", "delete_workflow"])
-def test_workflow_that_is_not_kept_is_refused(world, call):
+def test_unknown_workflow_is_not_found(world, call):
     async def story(its):
         await its.with_dag()
         for workflow_id in ("repeat", "repor", "report_v3"):
@@ -82,7 +82,7 @@ def test_workflow_that_is_not_kept_is_refused(world, call):
     world.play(story)
 
 
-def test_workflow_that_schedules_use_is_not_deleted_and_they_are_named(world):
+def test_used_workflow_is_not_deleted_and_its_schedules_are_named(world):
     async def story(its):
         await its.with_dag(schedule_id="one")
         await its.upsert(schedule_id="two")
@@ -99,7 +99,7 @@ def test_workflow_that_schedules_use_is_not_deleted_and_they_are_named(world):
     assert world.play(story) == (DAG, 2)
 
 
-def test_version_that_no_schedule_uses_is_deleted_beside_one_that_is_used(world):
+def test_unused_version_is_deleted_beside_a_used_one(world):
     async def story(its):
         await its.with_dag()
         await its.workflows.store.save_dag("report", 2, DAG)
@@ -140,7 +140,7 @@ def test_cascade_deletes_nothing_if_the_caller_may_not_delete_one_of_the_schedul
     assert world.play(story) == (2, DAG)
 
 
-def test_cascade_leaves_what_is_defined_elsewhere_and_the_workflow(world):
+def test_cascade_keeps_schedules_of_other_sources_and_the_workflow(world):
     target = {"workflow": "report", "version": 3, "user_id": "ada"}
 
     async def story(its):
@@ -153,7 +153,7 @@ def test_cascade_leaves_what_is_defined_elsewhere_and_the_workflow(world):
     assert world.play(story) == (2, DAG)
 
 
-def test_each_user_has_versions_of_their_own_and_only_those_are_deleted(in_database):
+def test_each_user_has_separate_versions_and_deletes_only_those(in_database):
     async def story(its):
         store, catalog = its.workflows.store, its.workflows.catalog
         for user_id in ("ada", "bob", ""):
@@ -162,7 +162,7 @@ def test_each_user_has_versions_of_their_own_and_only_those_are_deleted(in_datab
         await its.upsert(schedule_id="of-eve", user_id="eve")
         whole = await catalog.get_workflow("report")
         uses = {each["user_id"]: each["schedules"] for each in whole["versions"]}
-        with pytest.raises(InvalidSchedule, match="several users have 'report'"):
+        with pytest.raises(InvalidSchedule, match="several users have a workflow 'report'"):
             await catalog.delete_workflow("report", 3)
         await catalog.delete_workflow("report", 3, user_id="bob")
         left = await catalog.list_workflows()
@@ -173,7 +173,7 @@ def test_each_user_has_versions_of_their_own_and_only_those_are_deleted(in_datab
     assert sorted(left, key=str) == [None, "ada"]
 
 
-def test_owner_sees_and_deletes_only_what_is_theirs(in_database):
+def test_owner_sees_and_deletes_only_own_workflows(in_database):
     async def story(its):
         for user_id in ("ada", "bob", ""):
             await its.workflows.store.save_dag("report", 3, {"of": user_id}, user_id=user_id)
@@ -208,7 +208,7 @@ def test_inputs_of_a_run_reach_the_executor_in_meta(world, by):
         await its.with_dag()
         if by == "start":
             asked = ("report", 3, "ada", "2026-01-01T14:00:00Z", "key-1")
-            assert await its.workflows.start(*asked, inputs=inputs)
+            assert await its.workflows.start_workflow(*asked, inputs=inputs)
         else:
             await its.beat.service.start("hourly-report", inputs=inputs)
             await its.beat.settle()
@@ -240,6 +240,6 @@ def test_inputs_that_are_not_an_object_of_json_are_refused(world):
         asked = ("report", 3, "ada", "2026-01-01T14:00:00Z", "key-1")
         for inputs in ([1], {"a": float("nan")}, {1: 2}):
             with pytest.raises(InvalidSchedule, match="is not an object of JSON"):
-                await its.workflows.start(*asked, inputs=inputs)
+                await its.workflows.start_workflow(*asked, inputs=inputs)
 
     world.play(story)

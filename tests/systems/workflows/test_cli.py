@@ -1,4 +1,4 @@
-"""`onbeat workflows`: what is kept is shown, read and deleted, and runs have inputs."""
+"""`onbeat workflows`: list, show and delete stored workflows, and start runs with inputs."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ def test_workflow_is_shown_with_the_schedules_that_use_it(onbeat):
     assert (found["dag"], found["schedules"]) == (DAG, ["hourly-report"])
 
 
-def test_workflow_that_is_used_is_deleted_only_with_cascade(onbeat):
+def test_used_workflow_is_deleted_only_with_cascade(onbeat):
     told = onbeat("workflows", "delete", "report", code=1)
     assert told == (
         "onbeat: 'report' is used by 'hourly-report' (delete them first, or delete with cascade)\n"

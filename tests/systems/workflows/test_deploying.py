@@ -1,4 +1,4 @@
-"""Deploying a DAG: its schedules are those that its triggers ask for."""
+"""Deploying a DAG defines the schedules of its triggers."""
 
 import asyncio
 
@@ -55,7 +55,7 @@ def test_each_schedule_based_trigger_of_a_dag_has_its_schedule(workflows):
 
 
 @pytest.mark.req("W41")
-def test_what_was_deployed_runs(workflows):
+def test_deployed_workflow_runs(workflows):
     async def story(its):
         await its.workflows.deploy(a_dag(trigger(cron_expr="0 * * * *")))
         await its.let_pass("1h")
@@ -65,7 +65,7 @@ def test_what_was_deployed_runs(workflows):
 
 
 @pytest.mark.req("W7", "W41")
-def test_triggers_of_events_are_somebody_else_s(workflows):
+def test_triggers_of_events_are_ignored(workflows):
     event = {"id": "mail", "type": "event_based", "event": "GMAIL_NEW_MESSAGE"}
 
     async def story(its):
@@ -94,7 +94,7 @@ def test_history_is_kept_for_as_long_as_is_set_and_no_longer():
 
 
 @pytest.mark.req("W2")
-def test_another_version_takes_the_place_of_the_last_and_what_it_has_no_more_is_gone(workflows):
+def test_new_version_replaces_the_last_and_removes_its_old_triggers(workflows):
     async def story(its):
         await its.workflows.deploy(a_dag(trigger("hourly", "0 * * * *"), trigger("evening")))
         await its.upsert()  # of the same workflow, and not by deploying it
@@ -114,7 +114,7 @@ def test_another_version_takes_the_place_of_the_last_and_what_it_has_no_more_is_
 
 
 @pytest.mark.req("W2", "W80")
-def test_deploying_again_lets_nothing_go_on_that_is_paused(workflows):
+def test_redeploying_does_not_resume_paused_schedules(workflows):
     async def story(its):
         await its.workflows.deploy(a_dag(trigger()))
         await its.registrar.pause_schedule("report/morning", True)
@@ -125,7 +125,7 @@ def test_deploying_again_lets_nothing_go_on_that_is_paused(workflows):
     assert (found["version"], found["paused"]) == (2, True)
 
 
-def test_the_same_again_changes_nothing(workflows):
+def test_redeploying_the_same_changes_nothing(workflows):
     async def story(its):
         await its.workflows.deploy(a_dag(trigger()))
         before = await its.beat.service.newest_event()
@@ -135,7 +135,7 @@ def test_the_same_again_changes_nothing(workflows):
     assert workflows.play(story) == 0
 
 
-def test_a_workflow_whose_id_begins_like_another_s_is_not_touched(workflows):
+def test_workflow_with_a_longer_id_is_untouched(workflows):
     async def story(its):
         await its.workflows.deploy(a_dag(trigger(), workflow_id="report-2"))
         await its.workflows.deploy(a_dag(trigger(), workflow_id="repo"))
@@ -146,7 +146,7 @@ def test_a_workflow_whose_id_begins_like_another_s_is_not_touched(workflows):
     assert workflows.play(story) == ["repo/morning", "report-2/morning", "report/a"]
 
 
-def test_what_a_dag_does_not_say_is_said_beside_it(workflows):
+def test_arguments_complete_a_dag(workflows):
     dag = {"trigger": trigger() | {"kind": "schedule_based"}}
     del dag["trigger"]["type"]
 
@@ -160,12 +160,12 @@ def test_what_a_dag_does_not_say_is_said_beside_it(workflows):
 @pytest.mark.parametrize(
     ("dag", "problem"),
     [
-        ([], "dag: [] is no DAG"),
+        ([], "dag: [] is not a DAG"),
         ({"version": 1, "user_id": "ada"}, "workflow_id: it is missing (workflow_id beside the"),
         (a_dag(version="1"), "version: '1' is not a whole number"),
-        (a_dag(user_id=""), "user_id: '' is not a text"),
-        (a_dag(triggers={}), "triggers: {} is no list"),
-        (a_dag("morning"), "triggers[0]: 'morning' is no trigger"),
+        (a_dag(user_id=""), "user_id: '' is not a string"),
+        (a_dag(triggers={}), "triggers: {} is not a list"),
+        (a_dag("morning"), "triggers[0]: 'morning' is not a trigger"),
         (a_dag({"type": "schedule_based"}), "triggers[0].id: it is missing (such as morning)"),
         (
             a_dag({"type": "schedule_base"}),
@@ -179,13 +179,13 @@ def test_what_a_dag_does_not_say_is_said_beside_it(workflows):
         (a_dag(trigger(cron="* * * * *")), "triggers[0].schedule.cron: no field has this name"),
         (a_dag(trigger(), trigger("b", "61 * * * *")), "triggers.b.cron_expr.minute: '61' is no"),
         (a_dag(trigger(timezone="Mars/Base")), "triggers.morning.timezone: "),
-        (a_dag(trigger("a b")), "triggers[0].id: 'a b' cannot be a part of an id (letters"),
-        (a_dag(trigger(), workflow_id="a b"), "workflow_id: 'a b' cannot be a part of an id ("),
+        (a_dag(trigger("a b")), "triggers[0].id: 'a b' cannot be part of an id (letters"),
+        (a_dag(trigger(), workflow_id="a b"), "workflow_id: 'a b' cannot be part of an id ("),
         (a_dag(*(trigger(f"t{n}") for n in range(101))), "triggers: too many (100 at most)"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_dag_that_cannot_be_deployed_is_refused_and_nothing_is_kept(workflows, dag, problem):
+def test_invalid_dag_is_refused_and_nothing_is_stored(workflows, dag, problem):
     async def story(its):
         await its.workflows.deploy(a_dag(trigger("before"), version=7))
         before = await its.beat.service.newest_event()
@@ -199,35 +199,35 @@ def test_a_dag_that_cannot_be_deployed_is_refused_and_nothing_is_kept(workflows,
 
 
 @pytest.mark.parametrize("kind", ["event_based", "message_based", "resource_based", None, 5])
-def test_triggers_of_another_type_are_somebody_else_s(workflows, kind):
+def test_triggers_of_other_types_are_ignored(workflows, kind):
     async def story(its):
         return (await its.workflows.deploy(a_dag({"type": kind})))["schedules"]
 
     assert workflows.play(story) == []
 
 
-def test_an_id_that_is_somebody_else_s_is_refused_and_no_schedule_changes(workflows):
+def test_taken_schedule_id_is_refused_and_no_schedule_changes(workflows):
     async def story(its):
         await its.beat.define(a_schedule("report/morning"))
-        with pytest.raises(InvalidSchedule, match="is there, and of no workflow"):
+        with pytest.raises(InvalidSchedule, match="exists already and is not a workflow"):
             await its.workflows.deploy(a_dag(trigger("evening"), trigger()))
         return await ids(its)
 
     assert workflows.play(story) == ["report/morning"]
 
 
-def test_what_is_refused_because_of_its_id_leaves_the_dag_as_it_was(workflows):
+def test_refused_schedule_id_leaves_the_dag_unchanged(workflows):
     async def story(its):
         await its.workflows.deploy(a_dag(trigger()))
         await its.beat.define(a_schedule("report/evening"))
-        with pytest.raises(InvalidSchedule, match="is there, and of no workflow"):
+        with pytest.raises(InvalidSchedule, match="exists already and is not a workflow"):
             await its.workflows.deploy(a_dag(trigger("evening")))
         return await its.workflows.store.load_dag("report", 1)
 
     assert workflows.play(story) == a_dag(trigger())
 
 
-def test_a_schedule_that_was_registered_by_itself_stays_whatever_is_deployed(workflows):
+def test_separately_registered_schedule_is_not_changed_by_deploying(workflows):
     async def story(its):
         await its.upsert(schedule_id="report/adhoc")
         await its.workflows.deploy(a_dag(trigger(), trigger("evening")))
@@ -237,15 +237,13 @@ def test_a_schedule_that_was_registered_by_itself_stays_whatever_is_deployed(wor
         answered = await its.workflows.deploy(a_dag(trigger()))
         return answered["removed"], await ids(its)
 
-    # One that deploying has made is its own, also when it was changed since.
+    # A schedule made by deploying belongs to it, even after an edit.
     assert workflows.play(story) == (["report/evening"], ["report/adhoc", "report/morning"])
 
 
 @pytest.mark.parametrize("first", [["x"], []])
 @pytest.mark.parametrize(("slow", "quick"), [(["x"], ["x", "y"]), (["x"], ["y"]), ([], ["y"])])
-def test_of_two_that_deploy_at_the_same_time_one_is_there_in_the_end_whole(
-    workflows, first, slow, quick
-):
+def test_one_of_two_concurrent_deployments_wins_completely(workflows, first, slow, quick):
     async def story(its):
         own, other = its.workflows, its.workflows.of(its.beat.service)
         await own.deploy(a_dag(*map(trigger, first)))
@@ -269,26 +267,26 @@ def test_of_two_that_deploy_at_the_same_time_one_is_there_in_the_end_whole(
     assert workflows.play(story) == [(f"report/{name}", 2) for name in slow]
 
 
-def test_one_that_never_has_its_turn_is_told_so(workflows):
+def test_deployment_that_never_wins_is_refused(workflows):
     async def story(its):
         async def is_own(_):
             return False
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr("onbeat.systems.workflows.system.DeployTurn.is_own", is_own)
-            with pytest.raises(InvalidSchedule, match="others deploy 'report' at the same time"):
+            with pytest.raises(InvalidSchedule, match="'report' is being deployed concurrently"):
                 await its.workflows.deploy(a_dag(trigger()))
 
     workflows.play(story)
 
 
 class TestOwners:
-    """Whoever sees only their own speaks for nobody else."""
+    """A caller with an owner acts for no other user."""
 
     def of(self, its, owner="ann", scope="define"):
         return its.workflows.of(its.beat.service.of(Caller(f"token:{owner}", scope, owner)))
 
-    def test_they_deploy_and_start_for_themselves_alone(self, workflows):
+    def test_owners_deploy_and_start_only_for_themselves(self, workflows):
         async def story(its):
             ann = self.of(its)
             await ann.deploy(a_dag(trigger(), user_id="ann"))
@@ -297,20 +295,22 @@ class TestOwners:
                 ann.registrar.upsert_schedule(
                     {**ABOUT, "user_id": "bob", "cron_expr": "* * * * *", "timezone": "UTC"}
                 ),
-                ann.start("report", 1, "bob", "2026-01-01T00:00:00Z", "k"),
+                ann.start_workflow("report", 1, "bob", "2026-01-01T00:00:00Z", "k"),
                 self.of(its, "bob").deploy(a_dag(trigger(), user_id="bob")),
                 self.of(its, scope="operate").deploy(a_dag(user_id="ann")),
-                self.of(its, scope="read").start("report", 1, "ann", "2026-01-01T00:00:00Z", "k"),
+                self.of(its, scope="read").start_workflow(
+                    "report", 1, "ann", "2026-01-01T00:00:00Z", "k"
+                ),
             ):
                 with pytest.raises(NotAllowed):
                     await refused
-            started = await ann.start("report", 1, "ann", "2026-01-01T00:00:00Z", "k")
+            started = await ann.start_workflow("report", 1, "ann", "2026-01-01T00:00:00Z", "k")
             return started, await self.of(its, "bob").registrar.list_schedules()
 
         assert workflows.play(story) == (True, [])
         assert [meta["user_id"] for _, meta in workflows.handed_over] == ["ann"]
 
-    def test_the_dag_of_one_runs_for_nobody_else(self, workflows):
+    def test_dag_of_one_owner_runs_for_no_other(self, workflows):
         def every_hour(owner):
             return a_dag(trigger("of-" + owner, "0 * * * *"), user_id=owner, nodes=[owner])
 
@@ -322,21 +322,21 @@ class TestOwners:
             await eve.registrar.upsert_schedule(given | {"user_id": "eve", "schedule_id": "eves"})
             await its.let_pass("1h")
             (run,) = await its.runs("eves")
-            started = await eve.start("report", 1, "eve", "2026-01-01T00:00:00Z", "k")
+            started = await eve.start_workflow("report", 1, "eve", "2026-01-01T00:00:00Z", "k")
             await its.workflows.store.save_dag("report", 1, a_dag(nodes=["everybody"]))
-            return run["error"], started, await eve.start("report", 1, "eve", NOON, "k")
+            return run["error"], started, await eve.start_workflow("report", 1, "eve", NOON, "k")
 
-        missing = "there is no DAG of report v1 (POST /schedules/deploy puts it there)"
+        missing = "no DAG of report v1 (deploy it with POST /schedules/deploy)"
         assert workflows.play(story) == (missing, False, True)
         seen = sorted((meta["user_id"], *dag["nodes"]) for dag, meta in workflows.handed_over)
         assert seen == [("ann", "ann"), ("bob", "bob"), ("eve", "everybody")]
 
-    def test_what_an_admin_deploys_for_a_user_is_that_user_s(self, workflows):
+    def test_dag_deployed_by_an_admin_belongs_to_its_user(self, workflows):
         async def story(its):
             await its.workflows.deploy(a_dag(trigger(), user_id="ann"))
             ann, bob = self.of(its), self.of(its, "bob")
             started = [
-                await each.start("report", 1, who, NOON, "k")
+                await each.start_workflow("report", 1, who, NOON, "k")
                 for who, each in (("ann", ann), ("bob", bob))
             ]
             await ann.deploy(a_dag(trigger("evening"), user_id="ann"))
@@ -344,7 +344,7 @@ class TestOwners:
 
         assert workflows.play(story) == ([True, False], ["report/evening"])
 
-    def test_a_schedule_is_not_given_to_another_user(self, workflows):
+    def test_user_of_a_schedule_cannot_be_changed(self, workflows):
         async def story(its):
             await its.upsert()
             with pytest.raises(InvalidSchedule) as refused:
@@ -352,16 +352,18 @@ class TestOwners:
             return str(refused.value), (await its.get())["user_id"]
 
         told, whose = workflows.play(story)
-        assert told.startswith("user_id: 'hourly-report' is of 'ada' (another schedule_id, or ")
+        assert told.startswith(
+            "user_id: 'hourly-report' belongs to 'ada' (choose another schedule_id, or "
+        )
         assert whose == "ada"
 
-    def test_a_start_by_hand_has_no_key_of_another_s_run(self, workflows):
+    def test_manual_start_cannot_use_the_key_of_another_run(self, workflows):
         async def story(its):
             await its.with_dag()
             await its.let_pass("1h")
             for who in ("ann", "ann", "bob"):
-                await self.of(its, who).start("report", 3, who, NOON, its.keys[0])
-            await its.workflows.start("report", 3, "ada", NOON, "by-hand")
+                await self.of(its, who).start_workflow("report", 3, who, NOON, its.keys[0])
+            await its.workflows.start_workflow("report", 3, "ada", NOON, "by-hand")
 
         workflows.play(story)
         of_ada, ann, again, bob, own = workflows.keys
@@ -369,7 +371,7 @@ class TestOwners:
         assert len({of_ada, ann, bob}) == 3
         assert own == "by-hand"
 
-    def test_dags_in_a_folder_are_for_those_who_see_all(self, tmp_path):
+    def test_dags_in_a_folder_are_refused_to_owners(self, tmp_path):
         async def story(its):
             with pytest.raises(NotAllowed, match="the DAGs are files"):
                 await self.of(its).deploy(a_dag(user_id="ann"))
@@ -380,7 +382,7 @@ class TestOwners:
 
 
 class TestReading:
-    """The admin reads: what is there, and what became of it."""
+    """The admin reads the schedules and their runs."""
 
     @pytest.mark.req("W6", "W67")
     def test_schedules_are_listed_by_user_and_by_workflow(self, workflows):
@@ -416,7 +418,7 @@ class TestReading:
         assert workflows.play(story) == (["s0", "s2", "s4"], [f"report/t{n}" for n in range(5)])
 
     @pytest.mark.req("W6", "W27", "W29", "W68")
-    def test_the_last_runs_of_a_schedule_are_told_the_latest_first(self, workflows):
+    def test_last_runs_of_a_schedule_are_listed_latest_first(self, workflows):
         async def story(its):
             await its.with_dag()
             for _ in range(12):
@@ -436,7 +438,7 @@ class TestReading:
         }  # fmt: skip
         assert ten[0]["created_at"] == "2026-01-02T00:00:00.000Z"
 
-    def test_what_was_canceled_has_one_of_their_five_statuses(self, workflows):
+    def test_canceled_run_is_shown_with_one_of_five_statuses(self, workflows):
         async def story(its):
             await its.with_dag()
             run = await its.beat.start("hourly-report")
@@ -451,7 +453,7 @@ class TestReading:
         assert statuses == [("SUCCESS", None), ("SKIPPED", "canceled")]
 
     @pytest.mark.parametrize("limit", [0, -1, 1001, "5", True])
-    def test_a_limit_that_is_none_is_refused(self, workflows, limit):
+    def test_invalid_limit_is_refused(self, workflows, limit):
         async def story(its):
             await its.upsert()
             for call in (its.registrar.list_schedules(limit=limit),
@@ -461,9 +463,7 @@ class TestReading:
 
         workflows.play(story)
 
-    def test_one_that_was_edited_into_something_else_is_told_as_far_as_there_are_words(
-        self, workflows
-    ):
+    def test_schedule_edited_elsewhere_is_shown_with_the_known_fields(self, workflows):
         async def story(its):
             await its.upsert()
             row = await its.beat.service.schedule("hourly-report")
@@ -482,7 +482,7 @@ class TestReading:
 
 
 @pytest.mark.req("W76", "W77", "W78")
-def test_an_operator_says_what_holds_for_schedules_that_say_nothing():
+def test_settings_are_the_defaults_of_schedules():
     world = WorkflowsHarness(
         workflows_overlap_policy="queue",
         workflows_catchup_policy="spread",
@@ -503,7 +503,7 @@ def test_an_operator_says_what_holds_for_schedules_that_say_nothing():
 
 
 @pytest.mark.req("W51", "W74")
-def test_an_operator_says_over_how_long_missed_ticks_are_spread():
+def test_setting_limits_how_long_missed_ticks_are_spread():
     world = WorkflowsHarness(lookahead=300_000)
 
     async def story(its):
@@ -518,13 +518,13 @@ def test_an_operator_says_over_how_long_missed_ticks_are_spread():
 
 
 @pytest.mark.req("W50", "W75")
-def test_an_operator_says_how_many_missed_ticks_start_in_a_second():
+def test_setting_limits_missed_ticks_started_per_second():
     world = WorkflowsHarness(catchup_per_second=2)
 
     async def story(its):
         given = {"catchup_policy": "fire_immediately", "overlap_policy": "allow"}
         await its.with_dag(cron_expr="*/10 * * * *", **given)
-        await its.let_pass("1h5m")  # six ticks, of which each second may have two
+        await its.let_pass("1h5m")  # six ticks, at most two each second
         first = len(its.keys)
         for _ in range(8):
             await its.let_pass("1s")
@@ -534,7 +534,7 @@ def test_an_operator_says_how_many_missed_ticks_start_in_a_second():
 
 
 @pytest.mark.req("W42", "W70", "W71", "W79")
-def test_the_registrar_checks_the_cron_and_the_zone_and_knows_the_next_time(workflows):
+def test_registrar_checks_cron_and_zone_and_returns_the_next_tick(workflows):
     async def story(its):
         for wrong in ({"cron_expr": "0 0 31 2 *"}, {"timezone": "US/Nowhere"}):
             with pytest.raises(InvalidSchedule) as refused:
@@ -549,7 +549,7 @@ def test_the_registrar_checks_the_cron_and_the_zone_and_knows_the_next_time(work
     assert (row.definition.count('"cron"'), row.next_run_at) == (1, 1769947200)
 
 
-def test_on_ray_only_who_may_run_any_code_deploys_a_dag():
+def test_on_ray_only_an_admin_deploys_a_dag():
     settings = Settings(database="sqlite://", roles=("plan", "run"), workflows_executor="ray")
     given = {"workflow_id": "w", "version": 1, "user_id": "ann"}
 

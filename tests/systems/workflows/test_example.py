@@ -1,4 +1,4 @@
-"""The example that the page shows, started as `make example-workflows` does."""
+"""The example of the page, started as `make example-workflows` does."""
 
 import json
 import os
@@ -33,12 +33,12 @@ def shown():
     return dict(re.findall(r"```\w+ title=(\S+)\n(.*?)```", PAGE.read_text(), re.DOTALL))
 
 
-def test_the_page_shows_the_example():
+def test_page_shows_the_example():
     for name in ("onbeat.toml", "report.json", "executor.py"):
         assert shown()[name] == (EXAMPLE / name).read_text()
 
 
-def test_one_command_copies_it_and_starts_all_of_it():
+def test_one_command_copies_and_starts_the_example():
     makefile = (ROOT / "Makefile").read_text()
     recipe = re.search(
         r"^example-workflows: \.venv/run\.stamp.*\n((?:\t.*\n)+)", makefile, re.MULTILINE
@@ -62,7 +62,7 @@ def test_the_page_has_an_example_of_an_upsert_that_works_with_every_field():
 
 
 @pytest.mark.req("W74", "W75", "W76", "W77", "W78")
-def test_the_settings_of_their_environment_count_as_they_are(tmp_path):
+def test_environment_settings_of_the_origin_apply(tmp_path):
     shutil.copy(EXAMPLE / "onbeat.toml", tmp_path)
     theirs = dict(
         re.findall(r"\b([A-Z_]+)=(\w+)", " ".join(re.findall(r"export .*", PAGE.read_text())))
@@ -77,7 +77,7 @@ def test_the_settings_of_their_environment_count_as_they_are(tmp_path):
 
 
 class Playing:
-    """The example in a folder of its own, at ports that are free, as a terminal runs it."""
+    """The example in a separate folder, at free ports, as a terminal runs it."""
 
     def __init__(self, folder):
         self.folder, self.told, self.api = folder / "workflows", folder / "told", free_port()
@@ -96,7 +96,7 @@ class Playing:
             )  # fmt: skip
 
     def interrupt(self):
-        """Do what Ctrl-C does: all that is at the terminal hears of it."""
+        """Send SIGINT to the process group, as Ctrl-C does."""
         os.killpg(self.playing.pid, signal.SIGINT)
         return self.playing.wait(30)
 
@@ -111,7 +111,7 @@ def example(tmp_path):
 
 
 @pytest.mark.req("W9", "W10", "W41", "W58")
-def test_it_does_what_the_page_says(example):
+def test_example_does_what_the_page_shows(example):
     example.begin()
     runs = until_one_succeeded(example.folder, example.api)
     assert example.interrupt() == 0
@@ -121,7 +121,7 @@ def test_it_does_what_the_page_says(example):
     assert "Traceback" not in example.told.read_text()
 
 
-def test_what_is_being_handed_over_at_ctrl_c_arrives(example):
+def test_hand_over_in_progress_at_ctrl_c_completes(example):
     executor = example.folder / "executor.py"
     slow = '    def do_POST(self):\n        print("asked", flush=True)\n        time.sleep(1)\n'
     executor.write_text(executor.read_text().replace("    def do_POST(self):\n", slow))
@@ -138,7 +138,7 @@ def test_what_is_being_handed_over_at_ctrl_c_arrives(example):
 
 
 @pytest.mark.parametrize("which", ["executor", "api"])
-def test_a_port_that_is_taken_is_told_in_one_line_and_nothing_is_started(example, which):
+def test_port_in_use_is_reported_in_one_line_and_nothing_is_started(example, which):
     with socket.create_server(("127.0.0.1", getattr(example, which))):
         example.begin()
         assert example.playing.wait(PATIENCE) == 1
@@ -148,7 +148,7 @@ def test_a_port_that_is_taken_is_told_in_one_line_and_nothing_is_started(example
     assert not (example.folder / "onbeat.db").exists()
 
 
-def test_the_executor_alone_tells_of_a_port_that_is_taken_in_one_line():
+def test_executor_alone_reports_a_port_in_use_in_one_line():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = subprocess.run(
@@ -161,7 +161,7 @@ def test_the_executor_alone_tells_of_a_port_that_is_taken_in_one_line():
 
 
 class Listening(ThreadingHTTPServer):
-    """What an executor tells of runs, answered with one status after another, then with 200."""
+    """Reports of an executor, answered with the given statuses, then with 200."""
 
     def __init__(self, *statuses):
         super().__init__(("127.0.0.1", 0), _Hearing)
@@ -183,7 +183,7 @@ class _Hearing(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def execute(tmp_path):
-    """Run the executor of the example, which waits for less long; hand a DAG to it."""
+    """Run the executor of the example, with shorter delays; hand a DAG to it."""
     port = free_port()
     text = (EXAMPLE / "executor.py").read_text()
     assert "time.sleep(1)" in text
@@ -215,17 +215,17 @@ def execute(tmp_path):
 
 
 @pytest.mark.req("W58")
-def test_the_executor_of_the_page_tells_again_what_was_not_heard_and_runs_it_once(execute):
+def test_executor_of_the_page_repeats_unconfirmed_reports_and_runs_once(execute):
     with Listening(409, 503, 409) as onbeat:
         url = f"http://127.0.0.1:{onbeat.server_address[1]}/status"
-        for times in (4, 1):  # what comes again, after its end was heard, is told once more
+        for times in (4, 1):  # a repeated key, after its outcome was reported, is reported again
             execute("k" * 64, Onbeat_Callback=url, Onbeat_Callback_Token="t")
             told = [onbeat.told.get(timeout=15)["status"] for _ in range(times)]
             assert told == ["SUCCESS"] * times
         onbeat.shutdown()
 
 
-def test_the_executor_of_the_page_repeats_nothing_that_is_refused_for_good(execute):
+def test_executor_of_the_page_does_not_repeat_a_final_refusal(execute):
     with Listening(404) as onbeat:
         url = f"http://127.0.0.1:{onbeat.server_address[1]}/status"
         execute("k" * 64, Onbeat_Callback=url, Onbeat_Callback_Token="t")
@@ -235,7 +235,7 @@ def test_the_executor_of_the_page_repeats_nothing_that_is_refused_for_good(execu
         onbeat.shutdown()
 
 
-def test_the_executor_of_the_page_tells_nobody_of_what_was_started_by_hand(execute, tmp_path):
+def test_executor_of_the_page_reports_nothing_for_a_manual_start(execute, tmp_path):
     execute("by-hand")
     until = time.monotonic() + PATIENCE
     while not (said := (tmp_path / "said").read_text()) and time.monotonic() < until:

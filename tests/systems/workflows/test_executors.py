@@ -1,4 +1,4 @@
-"""Who runs DAGs: what they are given, and what their answers mean."""
+"""Executors: their input, and the outcomes of their answers."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ AS_JSON = {
 
 
 class Server:
-    """What answers requests, and keeps them."""
+    """Answers requests and records them."""
 
     def __init__(self, answer):
         self.answer, self.asked = answer, []
@@ -39,26 +39,26 @@ def send(answer, **given):
 
 
 @pytest.mark.req("W86", "W89")
-def test_it_is_sent_the_dag_as_json_and_what_it_is_for_and_nothing_else():
+def test_executor_gets_the_dag_and_meta_and_nothing_else():
     _, (method, url, body, headers) = send(HttpResponse(200, "OK"))
     assert (method, url) == ("POST", "http://executor:8002/execute")
     assert body == {"dag": DAG, "meta": AS_JSON}
     assert headers == {"Idempotency-Key": "key-1"}
 
 
-def test_it_is_told_who_asks_and_how_to_tell_of_the_end():
+def test_executor_gets_the_token_and_the_callback():
     async def callback(key):
         return {"Onbeat-Callback": f"http://here/{key}"}
 
     _, (*_, headers) = send(HttpResponse(200, "OK"), token="${env:EXECUTOR}", callback=callback)
-    assert headers["Authorization"] == "Bearer ${env:EXECUTOR}"  # filled by whoever sends it
+    assert headers["Authorization"] == "Bearer ${env:EXECUTOR}"  # resolved by the HTTP client
     assert headers["Onbeat-Callback"] == "http://here/key-1"
 
 
-def test_a_token_that_is_no_reference_is_refused():
+def test_token_that_is_not_a_reference_is_refused():
     with pytest.raises(InvalidSettings) as refused:
         HttpExecutor("http://executor", Server(None), token="hunter2")
-    assert str(refused.value).startswith("workflows_token: it is no reference to a secret")
+    assert str(refused.value).startswith("workflows_token: it is not a reference to a secret")
     assert "hunter2" not in str(refused.value)
 
 
@@ -86,13 +86,13 @@ def test_a_token_that_is_no_reference_is_refused():
     ],
     ids=str,
 )
-def test_what_an_answer_means(answer, outcome):
+def test_answers_of_an_executor_give_their_outcomes(answer, outcome):
     assert send(answer)[0] == outcome
 
 
 @pytest.mark.req("W58")
 @pytest.mark.parametrize("status", [200, 201, 202, 204])
-def test_whatever_one_answers_that_reports_every_end_means_that_it_has_begun(status):
+def test_with_feedback_every_2xx_means_accepted(status):
     found, _ = send(HttpResponse(status, "", {"run_id": "r-1"}), feedback=True)
     assert found == Accepted("r-1")
 
@@ -110,7 +110,7 @@ def call_in_threads(function):
 
 
 @pytest.mark.req("W86", "W89")
-def test_a_function_is_given_the_same_async_or_plain():
+def test_function_gets_the_same_arguments_async_or_plain():
     given = []
 
     async def later(dag, meta):
@@ -125,23 +125,23 @@ def test_a_function_is_given_the_same_async_or_plain():
     assert given == [(DAG, AS_JSON)] * 2
 
 
-def test_what_a_function_returns_is_what_came_of_it():
+def test_return_value_of_a_function_is_the_outcome():
     assert call(lambda *_: None) == Succeeded(None)
     assert call(lambda *_: Accepted("r-1")) == Accepted("r-1")
-    refused = Failed("the executor refused it", "launch_failed", retryable=False)
+    refused = Failed("the executor refused the DAG", "launch_failed", retryable=False)
     assert call(lambda *_: False) == refused
-    assert "no JSON" in call(lambda *_: object()).error
+    assert "not JSON" in call(lambda *_: object()).error
 
 
 @pytest.mark.parametrize("error", [ConnectionError, SystemExit, KeyboardInterrupt])
-def test_what_a_function_raises_is_a_hand_over_that_failed(error):
+def test_exception_of_a_function_is_a_failed_hand_over(error):
     def broken(*_):
         raise error("nobody there")
 
     assert call_in_threads(broken) == Failed(f"{error.__name__}: nobody there", "launch_failed")
 
 
-def test_a_function_that_cancels_itself_ends_nobody_else():
+def test_function_that_cancels_itself_affects_no_other_run():
     async def broken(*_):
         raise asyncio.CancelledError("why not")
 

@@ -1,4 +1,4 @@
-"""Failures of this system that must not come back, each by the sentence that says so.
+"""Regressions of the origin that must not come back, each with its sentence.
 
 Those of an hour of ticks are in `test_traps.py`; those of the engine in `tests/test_regressions.py`.
 """

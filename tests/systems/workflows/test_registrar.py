@@ -1,4 +1,4 @@
-"""Schedules of workflows, in the words of their system: defined, read back, and run."""
+"""Schedules of workflows with the fields of their system: defined, read back, and run."""
 
 import pytest
 
@@ -30,12 +30,12 @@ def test_a_schedule_belongs_to_its_user(workflows):
 @pytest.mark.parametrize(
     ("name", "value", "what"),
     [
-        ("workflow_id", 7, "a text"),
-        ("workflow_id", "", "a text"),
+        ("workflow_id", 7, "a string"),
+        ("workflow_id", "", "a string"),
         ("version", "3", "a whole number"),
         ("version", 3.0, "a whole number"),
         ("version", True, "a whole number"),
-        ("user_id", 7, "a text"),
+        ("user_id", 7, "a string"),
     ],
 )
 def test_a_workflow_and_a_user_are_texts_and_a_version_is_a_number(workflows, name, value, what):
@@ -47,7 +47,7 @@ def test_a_workflow_and_a_user_are_texts_and_a_version_is_a_number(workflows, na
     assert workflows.play(story) == (f"{name}: {value!r} is not {what} ({what} is needed)", [])
 
 
-def test_a_run_is_started_with_them_and_with_its_key(workflows):
+def test_run_is_started_with_workflow_version_user_and_key(workflows):
     async def story(its):
         await its.with_dag()
         await its.let_pass("1h")
@@ -58,7 +58,7 @@ def test_a_run_is_started_with_them_and_with_its_key(workflows):
     assert (dag, meta["user_id"], meta["idempotency_key"]) == (DAG, "ada", key)
 
 
-def test_another_version_is_started_from_then_on(workflows):
+def test_new_version_is_started_from_then_on(workflows):
     async def story(its):
         await its.with_dag()
         await its.workflows.store.save_dag("report", 4, {"nodes": []})
@@ -73,7 +73,7 @@ def test_another_version_is_started_from_then_on(workflows):
 
 
 class TestCatchingUp:
-    """The node was away from 12:00 to 15:30, and ticks of 13:00, 14:00 and 15:00 with it."""
+    """The node was away from 12:00 to 15:30, and missed the ticks of 13:00, 14:00 and 15:00."""
 
     async def away(self, its, **given):
         await its.with_dag(overlap_policy="allow", **given)
@@ -82,16 +82,14 @@ class TestCatchingUp:
 
     @pytest.mark.req("W49")
     @pytest.mark.parametrize("given", [{}, {"catchup_policy": "none"}])
-    def test_missed_times_are_ignored_unless_told(self, workflows, given):
+    def test_missed_ticks_are_ignored_by_default(self, workflows, given):
         async def story(its):
             started = await self.away(its, **given)
             return (await its.get())["catchup_policy"], started, await its.statuses()
 
         assert workflows.play(story) == ("none", [], [("SKIPPED", "missed")])
 
-    def test_the_row_of_what_was_missed_tells_how_many_there_were_and_which_was_first(
-        self, workflows
-    ):
+    def test_row_of_missed_ticks_has_their_count_and_the_first(self, workflows):
         async def story(its):
             await self.away(its)
             (run,) = await its.runs()
@@ -111,7 +109,7 @@ class TestCatchingUp:
             ("fire_immediately", "50s", "SUCCESS"),
         ],
     )
-    def test_what_is_ignored_if_missed_is_so_after_ten_seconds(
+    def test_tick_is_missed_after_ten_seconds_without_catch_up(
         self, workflows, policy, late, status
     ):
         async def story(its):
@@ -123,7 +121,7 @@ class TestCatchingUp:
         assert workflows.play(story) == [status]
 
     @pytest.mark.req("W47", "W49")
-    def test_what_was_missed_long_ago_is_not_told_as_overlap(self, workflows):
+    def test_long_missed_tick_is_not_recorded_as_overlap(self, workflows):
         async def story(its):
             often = {"cron_expr": "*/20 * * * * *", "overlap_policy": "skip"}
             await its.with_dag(**often)
@@ -133,7 +131,7 @@ class TestCatchingUp:
         assert workflows.play(story) == [("SKIPPED", "missed", 14), ("SUCCESS", None, 1)]
 
     @pytest.mark.req("W50")
-    def test_they_may_all_fire_immediately(self, workflows):
+    def test_missed_ticks_may_all_fire_immediately(self, workflows):
         async def story(its):
             started = await self.away(its, catchup_policy="fire_immediately")
             return (await its.get())["catchup_policy"], started
@@ -141,7 +139,7 @@ class TestCatchingUp:
         assert workflows.play(story) == ("fire_immediately", ["13:00", "14:00", "15:00"])
 
     @pytest.mark.req("W51")
-    def test_or_be_spread_over_the_next_minute(self, workflows):
+    def test_missed_ticks_may_be_spread_over_the_next_minute(self, workflows):
         async def story(its):
             started = [len(await self.away(its, catchup_policy="spread"))]
             for _ in range(2):
@@ -152,7 +150,7 @@ class TestCatchingUp:
         assert workflows.play(story) == ("spread", [1, 2, 3])
         assert clocks(workflows) == ["13:00", "14:00", "15:00"]
 
-    def test_there_is_no_other_policy(self, workflows):
+    def test_unknown_catchup_policy_is_refused(self, workflows):
         async def story(its):
             with pytest.raises(InvalidSchedule) as refused:
                 await its.upsert(catchup_policy="latest")
@@ -167,7 +165,7 @@ def clocks(its):
 
 
 @pytest.mark.req("W30")
-def test_an_upsert_answers_with_the_id_and_the_next_time(workflows):
+def test_upsert_returns_the_id_and_the_next_tick(workflows):
     async def story(its):
         return await its.upsert()
 
@@ -177,7 +175,7 @@ def test_an_upsert_answers_with_the_id_and_the_next_time(workflows):
 
 
 @pytest.mark.req("W13", "W30")
-def test_an_id_is_made_for_a_schedule_that_has_none(workflows):
+def test_upsert_without_an_id_generates_one(workflows):
     async def story(its):
         del (without := dict(REPORT))["schedule_id"]
         ids = [(await its.registrar.upsert_schedule(without))["schedule_id"] for _ in range(2)]
@@ -189,7 +187,7 @@ def test_an_id_is_made_for_a_schedule_that_has_none(workflows):
 
 
 @pytest.mark.req("W33")
-def test_it_is_read_back_with_the_next_five_times(workflows):
+def test_schedule_is_returned_with_the_next_five_ticks(workflows):
     given = {
         "cron_expr": "30 9 * * MON", "timezone": "America/New_York", "jitter_ms": 1500,
         "start_at": "2026-03-01T05:00:00Z", "end_at": "2027-01-01T05:00:00Z",
@@ -216,7 +214,7 @@ def test_it_is_read_back_with_the_next_five_times(workflows):
 
 
 @pytest.mark.req("W77", "W78")
-def test_what_is_left_out_is_as_this_system_has_it(workflows):
+def test_omitted_fields_get_the_defaults_of_the_origin(workflows):
     async def story(its):
         await its.upsert()
         return await its.get()
@@ -227,11 +225,11 @@ def test_what_is_left_out_is_as_this_system_has_it(workflows):
 
 
 @pytest.mark.req("W31")
-def test_a_paused_schedule_starts_nothing_until_it_goes_on(workflows):
+def test_paused_schedule_starts_nothing_until_resumed(workflows):
     async def story(its):
         await its.with_dag()
         await its.registrar.pause_schedule("hourly-report", True)
-        await its.upsert(jitter_ms=1)  # which is no reason to go on
+        await its.upsert(jitter_ms=1)  # which does not resume it
         paused = await its.registrar.get_schedule("hourly-report")
         await its.upsert()
         await its.let_pass("1h")
@@ -246,7 +244,7 @@ def test_a_paused_schedule_starts_nothing_until_it_goes_on(workflows):
 
 
 @pytest.mark.req("W32")
-def test_a_deleted_schedule_is_gone(workflows):
+def test_deleted_schedule_is_not_found(workflows):
     async def story(its):
         await its.with_dag()
         await its.registrar.delete_schedule("hourly-report")
@@ -258,7 +256,7 @@ def test_a_deleted_schedule_is_gone(workflows):
     assert workflows.started == []
 
 
-def test_schedules_of_others_are_not_there(workflows):
+def test_schedules_of_other_systems_are_not_found(workflows):
     async def story(its):
         await its.beat.define(a_schedule("own"))
         for call, *more in (("get",), ("pause", True), ("delete",)):
@@ -269,26 +267,26 @@ def test_schedules_of_others_are_not_there(workflows):
         return str(refused.value), (await its.beat.service.schedule("own")).source
 
     refused, source = workflows.play(story)
-    assert refused == "schedule_id: 'own' is there, and of no workflow (another id)"
+    assert refused == "schedule_id: 'own' exists already and is not a workflow (choose another id)"
     assert source == ""
 
 
 WRONG = [
     ({"cron_expr": "61 * * * *"}, "cron_expr.minute: '61' is not a minute"),
     ({"cron_expr": "* * *"}, "cron_expr: "),
-    ({"cron_expr": None}, "cron_expr: it is missing (a text is needed)"),
-    ({"cron_expr": 5}, "cron_expr: 5 is not a text"),
+    ({"cron_expr": None}, "cron_expr: it is missing (a string is needed)"),
+    ({"cron_expr": 5}, "cron_expr: 5 is not a string"),
     ({"version": None}, "version: it is missing (a whole number is needed)"),
     ({"version": -1}, "version: -1 is not a whole number (0 or more)"),
     ({"user_id": "a" * 201}, "user_id: "),
-    ({"workflow_id": "a\nb"}, "workflow_id: 'a\\nb' is no such text"),
+    ({"workflow_id": "a\nb"}, "workflow_id: 'a\\nb' is too long or not printable"),
     ({"overlap_policy": "replace"}, "overlap_policy: no policy is called 'replace'"),
     ({"timezone": "Europe/Berln"}, "timezone: "),
-    ({"timezone": ""}, "timezone: '' is not a text"),
+    ({"timezone": ""}, "timezone: '' is not a string"),
     ({"start_at": "soon"}, "start_at: "),
-    ({"jitter_ms": -1}, "jitter_ms: -1 is no such number (milliseconds, 0 to 604800000)"),
-    ({"jitter_ms": "5s"}, "jitter_ms: '5s' is no such number (milliseconds, 0 to 604800000)"),
-    ({"jitter_ms": 10**12}, "jitter_ms: 1000000000000 is no such number"),
+    ({"jitter_ms": -1}, "jitter_ms: -1 is not a valid number (milliseconds, 0 to 604800000)"),
+    ({"jitter_ms": "5s"}, "jitter_ms: '5s' is not a valid number (milliseconds, 0 to 604800000)"),
+    ({"jitter_ms": 10**12}, "jitter_ms: 1000000000000 is not a valid number"),
     (
         {"overlap_policy": "skipp"},
         "overlap_policy: no policy is called 'skipp' (did you mean 'skip'?)",
@@ -297,18 +295,27 @@ WRONG = [
     ({"cron": "0 * * * *"}, "cron: no field has this name (did you mean 'cron_expr'?)"),
     ({"paused": True}, "paused: no field has this name (pause_schedule, or POST /schedules/pause"),
     ({"schedule_id": "no id"}, "schedule_id: 'no id' is not a valid id"),
-    ({"schedule_id": "upsert"}, "schedule_id: /schedules/upsert is something else (another id)"),
-    ({"schedule_id": "pause"}, "schedule_id: /schedules/pause is something else (another id)"),
-    ({"schedule_id": "deploy"}, "schedule_id: /schedules/deploy is something else (another id)"),
+    (
+        {"schedule_id": "upsert"},
+        "schedule_id: /schedules/upsert is another route (choose another id)",
+    ),
+    (
+        {"schedule_id": "pause"},
+        "schedule_id: /schedules/pause is another route (choose another id)",
+    ),
+    (
+        {"schedule_id": "deploy"},
+        "schedule_id: /schedules/deploy is another route (choose another id)",
+    ),
     ({"schedule_id": ""}, "schedule_id: '' is not a valid id"),
     ({"schedule_id": 7}, "schedule_id: 7 is not a valid id"),
     ({"version": 2**70}, "version: 1180591620717411303424 is not a whole number"),
-    ({"user_id": "\ud800"}, "user_id: '\\ud800' is not a text"),
+    ({"user_id": "\ud800"}, "user_id: '\\ud800' is not a string"),
 ]
 
 
 @pytest.mark.parametrize(("given", "problem"), WRONG, ids=str)
-def test_what_is_refused_is_told_in_its_words(workflows, given, problem):
+def test_errors_name_the_fields_of_this_system(workflows, given, problem):
     async def story(its):
         with pytest.raises(InvalidSchedule) as refused:
             await its.upsert(**given)
@@ -322,8 +329,12 @@ def test_what_is_refused_is_told_in_its_words(workflows, given, problem):
 @pytest.mark.parametrize(
     ("call", "given", "problem"),
     [
-        ("upsert", [None], "None is no set of fields (fields by name: catchup_policy, cron_expr,"),
-        ("upsert", [[]], "[] is no set of fields"),
+        (
+            "upsert",
+            [None],
+            "None is not a set of fields (fields by name: catchup_policy, cron_expr,",
+        ),
+        ("upsert", [[]], "[] is not a set of fields"),
         (
             "upsert",
             [{"workflow_id": "report"}],
@@ -334,7 +345,7 @@ def test_what_is_refused_is_told_in_its_words(workflows, given, problem):
         ("pause", ["hourly-report", "no"], "paused: 'no' is neither true nor false (true)"),
     ],
 )
-def test_a_call_that_makes_no_sense_is_refused_with_a_reason(workflows, call, given, problem):
+def test_invalid_call_is_refused_with_a_reason(workflows, call, given, problem):
     async def story(its):
         await its.upsert()
         with pytest.raises(InvalidSchedule) as refused:
@@ -347,7 +358,7 @@ def test_a_call_that_makes_no_sense_is_refused_with_a_reason(workflows, call, gi
 
 
 @pytest.mark.req("W3")
-def test_it_wakes_on_time_in_its_zone_also_on_the_night_the_clocks_change(workflows):
+def test_cron_fires_on_time_in_its_zone_when_the_clocks_change(workflows):
     async def story(its):
         its.clock.advance(parse_instant("2026-03-07T12:00:00Z") * 1000 - its.clock.now())
         await its.with_dag(cron_expr="30 2 * * *", timezone="America/New_York")

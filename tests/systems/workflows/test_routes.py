@@ -1,4 +1,4 @@
-"""Workflows over HTTP: the same as the functions, by whoever may, and hearing from executors."""
+"""Workflows over HTTP: the same as the functions, access control, and reports of executors."""
 
 import json
 import threading
@@ -16,7 +16,7 @@ TRIGGER = {"id": "yearly", "type": "schedule_based", "schedule": {"cron_expr": "
 
 
 class Executor(ThreadingHTTPServer):
-    """A server that answers as it is told, and keeps what it is sent."""
+    """A server with given answers that records requests."""
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -28,7 +28,7 @@ class Executor(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def awaited(self, n):
-        """Return what came, as soon as there are so many."""
+        """Return the requests, as soon as there are this many."""
         until = time.monotonic() + 10
         while len(self.asked) < n:
             assert time.monotonic() < until, self.asked
@@ -66,7 +66,7 @@ def api(tmp_path_factory, executor):
 
 
 class ByFunction:
-    """The registrar as a program has it; what it refuses is told as its class and field."""
+    """The registrar in a program; a refusal is returned as its class and field."""
 
     def __init__(self, api):
         self._api, self._workflows = api, api.beat.systems.workflows
@@ -183,7 +183,7 @@ class OverHttp:
 
 
 class ByIdOverHttp(OverHttp):
-    """The same, by the route for one schedule that some know."""
+    """The same, by the route for one schedule."""
 
     def pause(self, schedule_id, paused):
         path = f"schedules/{_quoted(schedule_id)}/pause"
@@ -201,8 +201,8 @@ def without_times_of(found):
     return [without_times_of(each) for each in found] if isinstance(found, list) else found
 
 
-def told_of(way, name):
-    """Return what every call of this system answers, in one way of calling it."""
+def answers_of(way, name):
+    """Return the answers of all calls, in one way of calling."""
     mine = YEARLY | {"schedule_id": name}
     without_times = {"updated_at": "", "next_run_at": ""}
     yield way.get(name)
@@ -253,9 +253,9 @@ def told_of(way, name):
 IN_WORDS = [
     ("upsert", YEARLY | {"version": "1"}, "version: '1' is not a whole number (a whole number is"),
     ("upsert", YEARLY | {"version": 1.5}, "version: 1.5 is not a whole number"),
-    ("upsert", YEARLY | {"user_id": 7}, "user_id: 7 is not a text"),
-    ("upsert", YEARLY | {"end_at": 7}, "end_at: 7 is not a text"),
-    ("upsert", YEARLY | {"jitter_ms": "5"}, "jitter_ms: '5' is no such number (milliseconds,"),
+    ("upsert", YEARLY | {"user_id": 7}, "user_id: 7 is not a string"),
+    ("upsert", YEARLY | {"end_at": 7}, "end_at: 7 is not a string"),
+    ("upsert", YEARLY | {"jitter_ms": "5"}, "jitter_ms: '5' is not a valid number (milliseconds,"),
     (
         "upsert",
         YEARLY | {"overlap_policy": "skipp"},
@@ -265,10 +265,10 @@ IN_WORDS = [
     ("upsert", YEARLY | {"cron": "* * * * *"}, "cron: no field has this name (did you mean 'cron"),
     ("upsert", YEARLY | {"paused": True}, "paused: no field has this name (pause_schedule, or PO"),
     ("upsert", {"workflow_id": "a"}, "version: it is missing (a whole number is needed)"),
-    ("upsert", [], "body: [] is no set of fields"),
+    ("upsert", [], "body: [] is not a set of fields"),
     ("deploy", {"dag": DAG, "version": "1"}, "version: '1' is not a whole number"),
     ("deploy", {"dag": DAG, "workflow": "r"}, "workflow: no field has this name (did you mean "),
-    ("deploy", {"dag": []}, "dag: [] is no DAG"),
+    ("deploy", {"dag": []}, "dag: [] is not a DAG"),
     ("deploy", DAG, "nodes: no field has this name (known: dag, user_id, version, workflow_id)"),
     ("deploy", {}, "dag: it is missing"),
     ("status", {"status": "SUCESS"}, "status: no status is called 'SUCESS' (did you mean 'SUCCE"),
@@ -279,7 +279,7 @@ IN_WORDS = [
 
 
 @pytest.mark.parametrize(("call", "given", "problem"), IN_WORDS, ids=str)
-def test_what_is_refused_is_told_in_words(api, call, given, problem):
+def test_refusals_have_readable_errors(api, call, given, problem):
     path = "//runs/1/status" if call == "status" else f"//schedules/{call}"
     answer = api.post(path, given)
     found = answer.json()
@@ -291,7 +291,7 @@ def test_what_is_refused_is_told_in_words(api, call, given, problem):
 @pytest.mark.parametrize(
     "sent", [b'{"version": "1", ', b'{"version": "1", "a": "\xff"}', b"[" * 9999]
 )
-def test_what_is_no_json_is_refused_and_nothing_else(api, sent):
+def test_only_bodies_that_are_not_json_are_refused(api, sent):
     headers = {"Content-Type": "application/json"}
     answer = api.post("//schedules/upsert", content=sent, headers=headers)
     assert answer.status_code == 400
@@ -328,7 +328,7 @@ WRONG = [
 def test_functions_and_routes_answer_the_same(api, executor):
     executor.status = 200
     by_function, over_http, by_id = (
-        list(told_of(way(api), "yearly/one")) for way in (ByFunction, OverHttp, ByIdOverHttp)
+        list(answers_of(way(api), "yearly/one")) for way in (ByFunction, OverHttp, ByIdOverHttp)
     )
     assert over_http == by_function
     assert by_id == by_function
@@ -340,7 +340,7 @@ def test_functions_and_routes_answer_the_same(api, executor):
     assert by_function[-1] == {"workflows": [], "next": None}
 
 
-def test_inputs_of_a_start_by_hand_are_sent_with_the_dag(api, executor):
+def test_inputs_of_a_manual_start_are_sent_with_the_dag(api, executor):
     executor.status, executor.asked = 202, []
     way = OverHttp(api)
     way.deploy(DAG, workflow_id="with-inputs", version=1, user_id="ada")
@@ -351,7 +351,7 @@ def test_inputs_of_a_start_by_hand_are_sent_with_the_dag(api, executor):
 
 
 @pytest.mark.req("W39")
-def test_a_workflow_is_started_by_hand(api, executor):
+def test_workflow_is_started_manually(api, executor):
     executor.status, executor.asked = 202, []
     way = OverHttp(api)
     way.deploy(DAG, workflow_id="by-hand", version=1, user_id="ada")
@@ -370,7 +370,7 @@ def test_the_key_in_a_path_is_unquoted_once(api):
 
 
 @pytest.mark.req("W69")
-def test_nobody_comes_in_without_a_token(api):
+def test_routes_require_a_token(api):
     for method, path in (
         ("GET", "/schedules"), ("POST", "/schedules/upsert"), ("POST", "/run-launcher/start"),
         ("POST", f"/runs/{'a' * 64}/status"),
@@ -379,11 +379,11 @@ def test_nobody_comes_in_without_a_token(api):
 
 
 class TestCallback:
-    """What an executor tells of a run that it was given, with the token that it was given."""
+    """Reports of an executor about a run, with its callback token."""
 
     @pytest.fixture
     def begun(self, api, executor):
-        """Have a run that the executor has begun, and return what it was sent."""
+        """Start a run on the executor, and return the request."""
         executor.status, executor.body, executor.asked = 202, {"run_id": "r-1"}, []
         way = OverHttp(api)
         way.deploy(DAG | {"triggers": [TRIGGER]}, workflow_id="told", version=1, user_id="ada")
@@ -407,7 +407,7 @@ class TestCallback:
 
     @pytest.mark.req("W58", "W69")
     @pytest.mark.parametrize("short", [True, False])
-    def test_it_tells_of_the_end_by_the_key_of_the_run(self, api, begun, short):
+    def test_executor_reports_the_outcome_by_the_key_of_the_run(self, api, begun, short):
         key, headers = begun
         url = f"/runs/{key}/status" if short else headers["Onbeat-Callback"]
         assert f"{api.url}/api/v1/runs/{key}/status" == headers["Onbeat-Callback"]
@@ -421,14 +421,14 @@ class TestCallback:
         assert (late.status_code, late.json()["problem"].split(":")[0]) == (409, late_of(done))
 
     @pytest.mark.req("W58")
-    def test_it_tells_of_a_failure_which_is_final(self, api, begun, executor):
+    def test_reported_failure_is_final(self, api, begun, executor):
         key, headers = begun
         failed = self.tell(api, f"/runs/{key}/status", headers, status="FAILED", error="no mail")
         assert (failed.json()["status"], failed.json()["error"]) == ("FAILED", "no mail")
         assert len(executor.asked) == 1
 
     @pytest.mark.req("W69")
-    def test_its_token_is_for_this_run_alone(self, api, begun):
+    def test_callback_token_is_valid_for_one_run_only(self, api, begun):
         _, headers = begun
         other = f"/runs/{'a' * 64}/status"
         assert self.tell(api, other, headers, status="SUCCESS").status_code == 403
@@ -447,7 +447,7 @@ class TestCallback:
             ({}, "status"),
         ],
     )
-    def test_what_makes_no_sense_is_refused_with_its_field(self, api, begun, told, field):
+    def test_invalid_report_is_refused_with_its_field(self, api, begun, told, field):
         key, headers = begun
         refused = self.tell(api, f"/runs/{key}/status", headers, **told)
         assert (refused.status_code, refused.json()["field"]) == (400, field)
@@ -458,7 +458,7 @@ def late_of(done):
 
 
 @pytest.mark.req("W56")
-def test_an_executor_that_fails_is_asked_three_times_more(api, executor):
+def test_failing_executor_is_retried_three_times(api, executor):
     executor.status, executor.asked = 503, []
     way = OverHttp(api)
     way.deploy(DAG | {"triggers": [TRIGGER]}, workflow_id="busy", version=1, user_id="ada")

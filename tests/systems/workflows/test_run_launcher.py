@@ -1,4 +1,4 @@
-"""The run launcher, called by hand and by the engine: what is handed over, and how often."""
+"""The run launcher, called manually and by the engine: hand-overs and retries."""
 
 import asyncio
 
@@ -21,7 +21,7 @@ ASKED = ("report", 3, "ada", "2026-01-01T14:00:00+01:00", "key-1")
 
 
 class Launching:
-    """A run launcher of a folder with one DAG, whose executor answers one thing after another."""
+    """A run launcher of a folder with one DAG, whose executor gives a list of answers."""
 
     def __init__(self, folder, *answers):
         self.answers, self.given, self.slept = list(answers), [], []
@@ -49,7 +49,7 @@ class Launching:
 
 
 @pytest.mark.req("W10", "W34", "W86", "W89")
-def test_it_loads_the_dag_and_calls_the_executor(tmp_path):
+def test_start_loads_the_dag_and_calls_the_executor(tmp_path):
     launching = Launching(tmp_path, None)
     assert launching.start() is True
     ((dag, meta),) = launching.given
@@ -64,7 +64,7 @@ def test_it_loads_the_dag_and_calls_the_executor(tmp_path):
 
 
 @pytest.mark.req("W34", "W85")
-def test_it_returns_false_if_there_is_no_such_dag(tmp_path):
+def test_start_returns_false_without_a_dag(tmp_path):
     launching = Launching(tmp_path, None)
     assert launching.start("report", 4, *ASKED[2:]) is False
     assert launching.start("repeat", 3, *ASKED[2:]) is False
@@ -72,27 +72,27 @@ def test_it_returns_false_if_there_is_no_such_dag(tmp_path):
 
 
 @pytest.mark.parametrize("answer", [None, True, {"rows": 3}, Succeeded(), Accepted("r-1")])
-def test_it_returns_true_if_the_executor_has_it(tmp_path, answer):
+def test_start_returns_true_if_the_executor_has_it(tmp_path, answer):
     launching = Launching(tmp_path, answer)
     assert launching.start() is True
     assert len(launching.given) == 1
 
 
 @pytest.mark.req("W34", "W56")
-def test_it_tries_three_times_more_a_second_apart_and_then_gives_up(tmp_path):
+def test_start_retries_three_times_a_second_apart(tmp_path):
     launching = Launching(tmp_path, ConnectionError("nobody there"))
     assert launching.start() is False
     assert (len(launching.given), launching.slept) == (4, [1.0, 1.0, 1.0])
 
 
 @pytest.mark.req("W56")
-def test_a_further_try_may_succeed(tmp_path):
+def test_retry_of_a_start_may_succeed(tmp_path):
     launching = Launching(tmp_path, ConnectionError("nobody there"), None)
     assert launching.start() is True
     assert (len(launching.given), launching.slept) == (2, [1.0])
 
 
-def test_what_the_executor_refuses_is_not_tried_again(tmp_path):
+def test_refusal_of_the_executor_is_not_retried(tmp_path):
     launching = Launching(tmp_path, False)
     assert launching.start() is False
     assert len(launching.given) == 1
@@ -111,7 +111,7 @@ def test_what_the_executor_refuses_is_not_tried_again(tmp_path):
         (4, "a\r\nb", "idempotency_key"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_the_name_of_its_field(tmp_path, place, value, field):
+def test_invalid_start_is_refused_with_its_field(tmp_path, place, value, field):
     launching = Launching(tmp_path, None)
     asked = [*ASKED[:place], value, *ASKED[place + 1 :]]
     with pytest.raises(InvalidSchedule) as refused:
@@ -120,7 +120,7 @@ def test_what_makes_no_sense_is_refused_with_the_name_of_its_field(tmp_path, pla
     assert launching.given == []
 
 
-def test_a_database_that_does_not_answer_is_a_hand_over_that_failed(tmp_path):
+def test_silent_database_is_a_failed_hand_over(tmp_path):
     launching = Launching(tmp_path, None)
 
     async def broken(*_, **__):
@@ -131,9 +131,9 @@ def test_a_database_that_does_not_answer_is_a_hand_over_that_failed(tmp_path):
     assert outcome == Failed("the database does not answer", "launch_failed")
 
 
-def test_without_an_executor_it_says_what_is_missing(tmp_path):
+def test_start_without_an_executor_names_the_setting(tmp_path):
     launcher = RunLauncher(DirectoryStore(tmp_path), None, clock=ManualClock())
-    with pytest.raises(InvalidSettings, match="workflows_executor: nobody here runs DAGs"):
+    with pytest.raises(InvalidSettings, match="workflows_executor: this process runs no DAGs"):
         asyncio.run(launcher.start(*ASKED))
 
 
@@ -141,7 +141,7 @@ def test_without_an_executor_it_says_what_is_missing(tmp_path):
 
 
 @pytest.mark.req("W1")
-def test_the_scheduler_looks_into_no_dag_it_hands_it_over_as_it_is(workflows):
+def test_dag_is_handed_over_unchanged(workflows):
     strange = {"nodes": [{"run": {"command": ["false"]}}], "composio": {"action": "x"}, "": None}
 
     async def story(its):
@@ -155,7 +155,7 @@ def test_the_scheduler_looks_into_no_dag_it_hands_it_over_as_it_is(workflows):
 
 
 @pytest.mark.req("W56")
-def test_a_run_that_cannot_be_handed_over_is_tried_three_times_more_and_then_recorded(workflows):
+def test_failed_hand_over_of_a_run_is_retried_three_times_and_recorded(workflows):
     workflows.answer = lambda _: 1 / 0
 
     async def story(its):
@@ -172,7 +172,7 @@ def test_a_run_that_cannot_be_handed_over_is_tried_three_times_more_and_then_rec
 
 
 @pytest.mark.req("W56")
-def test_a_try_that_waits_survives_a_restart(tmp_path):
+def test_waiting_retry_of_a_hand_over_survives_a_restart(tmp_path):
     world = WorkflowsHarness(f"sqlite:///{tmp_path}/onbeat.db")
     world.answer = lambda _: 1 / 0
 
@@ -189,7 +189,7 @@ def test_a_try_that_waits_survives_a_restart(tmp_path):
 
 @pytest.mark.req("W58")
 @pytest.mark.parametrize("final", [True, False])
-def test_a_failure_that_the_executor_reports_is_not_started_again(workflows, final):
+def test_reported_failure_is_not_retried(workflows, final):
     workflows.answer = Accepted("r-1")
 
     async def story(its):
@@ -206,7 +206,7 @@ def test_a_failure_that_the_executor_reports_is_not_started_again(workflows, fin
 
 
 @pytest.mark.req("W85")
-def test_a_tick_whose_dag_is_not_there_fails_at_once_and_says_so(workflows):
+def test_tick_without_a_dag_fails_immediately_with_that_reason(workflows):
     async def story(its):
         await its.upsert()
         await its.let_pass("1h", "5s")
@@ -215,12 +215,12 @@ def test_a_tick_whose_dag_is_not_there_fails_at_once_and_says_so(workflows):
 
     run, failed = workflows.play(story)
     assert (run["status"], run["reason"]) == ("FAILED", "invalid_target")
-    told = "there is no DAG of report v3 (POST /schedules/deploy puts it there)"
+    told = "no DAG of report v3 (deploy it with POST /schedules/deploy)"
     assert run["error"] == told
     assert (workflows.keys, failed) == ([], {"invalid_target": 1})
 
 
-def test_a_run_has_its_row_before_it_is_handed_over_and_after_that_says_what_came_of_it(workflows):
+def test_run_has_its_row_before_the_hand_over_and_its_outcome_after(workflows):
     seen = []
 
     async def story(its):
@@ -239,7 +239,7 @@ def test_a_run_has_its_row_before_it_is_handed_over_and_after_that_says_what_cam
 
 
 @pytest.mark.req("W28", "W58")
-def test_the_executor_may_name_the_run_and_tell_that_it_has_begun(workflows):
+def test_executor_may_report_the_id_and_the_start_of_a_run(workflows):
     workflows.answer = Accepted()
 
     async def story(its):
@@ -256,12 +256,12 @@ def test_the_executor_may_name_the_run_and_tell_that_it_has_begun(workflows):
     told, times = workflows.play(story)
     begun = ("STARTED", "r-1")
     assert told == [("STARTED", None), begun, begun, ("SUCCESS", "r-1")]
-    assert times == 1  # the same again is no news
+    assert times == 1  # the same outcome again is not an event
 
 
 @pytest.mark.req("W28")
 @pytest.mark.parametrize("outcome", [Accepted(), Succeeded(), Failed("no")])
-def test_what_it_tells_before_its_answer_has_come_names_the_run_as_well(workflows, outcome):
+def test_report_before_the_answer_sets_the_id_of_the_run(workflows, outcome):
     async def story(its):
         async def tell(meta):
             await its.beat.report(meta["idempotency_key"], outcome, external_id="r-1")
@@ -279,7 +279,7 @@ def test_what_it_tells_before_its_answer_has_come_names_the_run_as_well(workflow
 
 @pytest.mark.req("W28")
 @pytest.mark.parametrize("answer", [Accepted("r-1"), {"run_id": "r-1"}])
-def test_what_the_executor_answers_may_name_the_run(workflows, answer):
+def test_answer_of_the_executor_may_set_the_id_of_the_run(workflows, answer):
     workflows.answer = answer
 
     async def story(its):
@@ -291,7 +291,7 @@ def test_what_the_executor_answers_may_name_the_run(workflows, answer):
     assert workflows.play(story) == "r-1"
 
 
-def test_what_is_told_while_a_run_waits_to_be_handed_over_again_counts_when_it_is_told_again():
+def test_report_during_a_waiting_retry_counts_when_repeated():
     world = WorkflowsHarness(workflows_feedback=True)
 
     def answer(_):
@@ -316,7 +316,7 @@ def test_what_is_told_while_a_run_waits_to_be_handed_over_again_counts_when_it_i
 @pytest.mark.parametrize(
     ("settings", "lasts"), [({}, "1h"), ({"workflows_timeout": 9 * HOUR}, "9h")]
 )
-def test_an_end_that_is_to_be_reported_is_waited_for_as_long_as_is_set(settings, lasts):
+def test_report_of_an_outcome_is_awaited_for_the_configured_time(settings, lasts):
     world = WorkflowsHarness(workflows_feedback=True, **settings)
     world.answer = Accepted()
 
@@ -360,7 +360,7 @@ RUN = {"workflow": "report", "version": 3, "user_id": "ada"}
 
 
 @pytest.mark.req("W64")
-def test_what_becomes_of_runs_is_in_the_log_with_the_reason(workflows, caplog):
+def test_outcomes_of_runs_are_logged_with_the_reason(workflows, caplog):
     async def story(its):
         its.answer = Accepted()
         await its.beat.service.define(
@@ -376,10 +376,10 @@ def test_what_becomes_of_runs_is_in_the_log_with_the_reason(workflows, caplog):
     assert any(line.startswith("run.started") and " long " in line for line in lines)
     assert any(line.startswith("run.skipped") and "reason=overlap" in line for line in lines)
     failed = [line for line in lines if line.startswith("run.failed")]
-    assert any('error="there is no DAG of none v3 (' in line for line in failed)
+    assert any('error="no DAG of none v3 (' in line for line in failed)
 
 
-def test_without_an_executor_runs_wait_and_why_says_for_what():
+def test_without_an_executor_runs_wait_and_why_reports_it():
     clock = ManualClock("2026-01-01T12:00:00Z")
 
     async def whole():
@@ -417,22 +417,22 @@ def test_only_a_node_that_has_an_executor_offers_to_run_workflows():
 class TestExecutorOfAProgram:
     """`@beat.executor`."""
 
-    def test_there_is_one_and_it_is_a_function(self):
+    def test_program_has_one_executor_function(self):
         beat = Onbeat("sqlite://")
-        with pytest.raises(InvalidSchedule, match="executor: 5 is no function"):
+        with pytest.raises(InvalidSchedule, match="executor: 5 is not a function"):
             beat.executor(5)
 
         @beat.executor
         def run(dag, meta): ...
 
         assert beat.executor(run) is run
-        with pytest.raises(InvalidSchedule, match="executor: there is another"):
+        with pytest.raises(InvalidSchedule, match="executor: another executor is set"):
             beat.executor(print)
 
-    def test_it_is_named_before_the_program_runs(self):
+    def test_executor_is_registered_before_the_program_runs(self):
         async def whole():
             async with Onbeat("sqlite://") as beat:
-                with pytest.raises(InvalidSchedule, match="executor: it runs already"):
+                with pytest.raises(InvalidSchedule, match="executor: the scheduler is running"):
                     beat.executor(print)
 
         asyncio.run(whole())
@@ -441,15 +441,13 @@ class TestExecutorOfAProgram:
 @pytest.mark.parametrize(
     ("run", "problem"),
     [
-        ({"workflow": "report", "version": 1}, "run.user_id: None is not a text"),
+        ({"workflow": "report", "version": 1}, "run.user_id: None is not a string"),
         ({"workflow": "report", "version": -1, "user_id": "ada"}, "run.version: -1 is not"),
-        ({"workflow": "", "version": 1, "user_id": "ada"}, "run.workflow: '' is not a text"),
+        ({"workflow": "", "version": 1, "user_id": "ada"}, "run.workflow: '' is not a string"),
         (RUN | {"user_id": "{{ schedule_id }}"}, "run: a workflow has no templates"),
     ],
 )
-def test_a_target_that_could_never_be_launched_is_refused_when_it_is_defined(
-    workflows, run, problem
-):
+def test_invalid_workflow_target_is_refused_when_defined(workflows, run, problem):
     async def story(its):
         with pytest.raises(InvalidSchedule) as refused:
             await its.beat.define(read_schedule("x", {"every": "1h", "run": run}))
@@ -458,7 +456,7 @@ def test_a_target_that_could_never_be_launched_is_refused_when_it_is_defined(
     assert workflows.play(story).startswith(f"x.{problem}")
 
 
-def test_a_workflow_cannot_be_replaced_as_nobody_could_end_it(workflows):
+def test_replace_overlap_is_refused_since_workflows_cannot_be_canceled(workflows):
     async def story(its):
         with pytest.raises(InvalidSchedule, match="overlap"):
             await its.beat.define(

@@ -1,4 +1,4 @@
-"""What settings say of schedules that were there before: it holds from the next start on."""
+"""Settings apply to existing schedules from the next start."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def world(tmp_path):
 
 
 async def restart(its, **settings):
-    """Have another node with other settings come after this one has ended."""
+    """Start another node with other settings after this one has stopped."""
     await its.beat.close()
     its.settings = Settings(database=its.settings.database, **settings)
     its.beat = its._new_beat()
@@ -26,7 +26,7 @@ async def policy_of(its, schedule_id="hourly-report"):
     return from_definition(row.schedule_id, row.definition).policy
 
 
-def test_a_restart_is_enough_for_settings_to_count(world):
+def test_restart_applies_changed_settings(world):
     async def story(its):
         await its.with_dag()
         found = [(await policy_of(its)).timeout]
@@ -40,7 +40,7 @@ def test_a_restart_is_enough_for_settings_to_count(world):
     assert world.play(story) == [None, 90, 30, None]
 
 
-def test_it_counts_also_for_what_was_deployed(world):
+def test_restart_applies_changed_settings_to_deployed_schedules(world):
     async def story(its):
         often = {"id": "often", "type": "schedule_based", "schedule": {"cron_expr": "* * * * *"}}
         dag = {**DAG, "triggers": [often]}
@@ -53,7 +53,7 @@ def test_it_counts_also_for_what_was_deployed(world):
     assert world.play(story) == ("ada", True, ["report/often"])
 
 
-def test_nothing_fires_nor_goes_on_because_of_it(world):
+def test_applying_settings_fires_and_resumes_nothing(world):
     async def story(its):
         await its.with_dag()
         await its.upsert(schedule_id="resting")
@@ -67,7 +67,7 @@ def test_nothing_fires_nor_goes_on_because_of_it(world):
     assert world.started == []
 
 
-def test_a_restart_without_other_settings_writes_nothing(world):
+def test_restart_with_the_same_settings_writes_nothing(world):
     async def story(its):
         await its.with_dag(overlap_policy="queue")
         await its.upsert(schedule_id="another", catchup_policy="spread", overlap_policy="allow")
@@ -77,7 +77,7 @@ def test_a_restart_without_other_settings_writes_nothing(world):
     assert world.play(story) == [1, 1]
 
 
-def test_what_somebody_has_edited_elsewhere_is_left_to_them(world):
+def test_settings_are_not_applied_to_schedules_edited_elsewhere(world):
     async def story(its):
         await its.with_dag()
         row = await its.beat.service.schedule("hourly-report")
@@ -89,7 +89,7 @@ def test_what_somebody_has_edited_elsewhere_is_left_to_them(world):
     assert world.play(story) == (5000, None)
 
 
-def test_a_node_without_an_executor_leaves_them_as_they_are(tmp_path):
+def test_node_without_an_executor_applies_no_settings(tmp_path):
     world = WorkflowsHarness(f"sqlite:///{tmp_path}/onbeat.db", workflows_feedback=True)
 
     async def story(its):
@@ -103,7 +103,7 @@ def test_a_node_without_an_executor_leaves_them_as_they_are(tmp_path):
     assert world.play(story) == 3_600_000
 
 
-def test_a_folder_of_dags_that_is_not_there_is_told_at_the_start_and_by_each_run(tmp_path, caplog):
+def test_missing_folder_of_dags_is_logged_at_start_and_by_each_run(tmp_path, caplog):
     folder = tmp_path / "dags"
     world = WorkflowsHarness(workflows_folder=str(folder))
 
@@ -112,12 +112,12 @@ def test_a_folder_of_dags_that_is_not_there_is_told_at_the_start_and_by_each_run
         await its.let_pass("1h")
         return (await its.runs())[0]["reason"], (await its.runs())[0]["error"]
 
-    told = f"there is no DAG of report v3 (no such file in {folder})"
+    told = f"no DAG of report v3 (no such file in {folder})"
     assert world.play(story) == ("invalid_target", told)
-    assert f"workflows_folder: {folder} is no folder (deploying makes it)" in caplog.messages
+    assert f"workflows_folder: {folder} is not a folder (deploying creates it)" in caplog.messages
 
 
-def test_one_that_is_there_is_not_told_of(tmp_path, caplog):
+def test_existing_folder_of_dags_is_not_logged(tmp_path, caplog):
     async def story(its):
         await its.with_dag()
 

@@ -1,4 +1,4 @@
-"""Where the DAGs of workflows are: one contract for both places, and what only files can suffer."""
+"""Stores of DAGs: one contract for both, and failures of files."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from tests.systems.workflows.conftest import DAG, WorkflowsHarness
 
 @pytest.fixture(params=["directory", "database"])
 def kept(request, tmp_path):
-    """Where DAGs are kept, and how to tell a story of it."""
+    """A store of DAGs, and how to run a story with it."""
 
     def play(story):
         async def whole(its):
@@ -28,7 +28,7 @@ def kept(request, tmp_path):
 
 
 @pytest.mark.req("W11")
-def test_what_was_saved_is_loaded_by_its_id_and_version(kept):
+def test_saved_dag_is_loaded_by_its_id_and_version(kept):
     async def story(store):
         await store.save_dag("report", 1, DAG)
         await store.save_dag("report", 2, {"nodes": []})
@@ -38,7 +38,7 @@ def test_what_was_saved_is_loaded_by_its_id_and_version(kept):
 
 
 @pytest.mark.req("W11")
-def test_what_is_saved_again_takes_the_place_of_what_was_there(kept):
+def test_saved_dag_replaces_its_predecessor(kept):
     async def story(store):
         await store.save_dag("report", 1, {"nodes": []})
         await store.save_dag("report", 1, DAG)
@@ -50,7 +50,7 @@ def test_what_is_saved_again_takes_the_place_of_what_was_there(kept):
 @pytest.mark.parametrize(
     "workflow_id", ["../../etc/passwd", "a/b", "..", ".", "a%2Fb", "ümläut", "a b", "x_v1", "~"]
 )
-def test_any_id_is_one_of_its_own(kept, workflow_id):
+def test_every_id_has_a_separate_dag(kept, workflow_id):
     async def story(store):
         await store.save_dag("other", 1, {})
         await store.save_dag(workflow_id, 1, DAG)
@@ -62,17 +62,17 @@ def test_any_id_is_one_of_its_own(kept, workflow_id):
 @pytest.mark.parametrize(
     ("workflow_id", "version", "dag", "problem"),
     [
-        ("", 1, {}, "workflow_id: '' is not a text"),
-        ("a\0b", 1, {}, "workflow_id: 'a\\x00b' is no such text"),
+        ("", 1, {}, "workflow_id: '' is not a string"),
+        ("a\0b", 1, {}, "workflow_id: 'a\\x00b' is too long or not printable"),
         ("a" * 201, 1, {}, "workflow_id: "),
         ("a", -1, {}, "version: -1 is not a whole number (0 or more)"),
         ("a", "1", {}, "version: '1' is not a whole number (a whole number is needed)"),
         ("a", True, {}, "version: True is not a whole number"),
-        ("a", 1, [], "dag: [] is no DAG"),
-        ("a", 1, {"x": float("nan")}, "dag: it holds more than JSON can say"),
+        ("a", 1, [], "dag: [] is not a DAG"),
+        ("a", 1, {"x": float("nan")}, "dag: it contains values that JSON cannot represent"),
     ],
 )
-def test_what_cannot_be_kept_is_refused_with_a_reason(kept, workflow_id, version, dag, problem):
+def test_invalid_dag_is_refused_with_a_reason(kept, workflow_id, version, dag, problem):
     async def story(store):
         with pytest.raises(InvalidSchedule) as refused:
             await store.save_dag(workflow_id, version, dag)
@@ -82,7 +82,7 @@ def test_what_cannot_be_kept_is_refused_with_a_reason(kept, workflow_id, version
 
 
 class TestFiles:
-    """DAGs as files, which others may write as well."""
+    """DAGs as files, which other programs may write."""
 
     def load(self, folder, workflow_id="report", version=1):
         return asyncio.run(DirectoryStore(folder).load_dag(workflow_id, version))
@@ -91,7 +91,7 @@ class TestFiles:
         asyncio.run(DirectoryStore(folder).save_dag(workflow_id, 1, dag))
 
     @pytest.mark.req("W11")
-    def test_a_file_that_somebody_put_there_is_a_dag(self, tmp_path):
+    def test_file_added_by_another_program_is_a_dag(self, tmp_path):
         (tmp_path / "report_v1.json").write_text('{"nodes": [1]}')
         assert self.load(tmp_path) == {"nodes": [1]}
 
@@ -103,7 +103,7 @@ class TestFiles:
         assert [path.parent for path in written] == [folder]
 
     @pytest.mark.parametrize("name", ["daily report", "täglich", "日報", "a:b", "50%25"])
-    def test_a_file_is_found_by_the_name_that_people_give_it(self, tmp_path, name):
+    def test_file_is_found_by_its_plain_name(self, tmp_path, name):
         (tmp_path / f"{name}_v1.json").write_text('{"nodes": [1]}')
         assert self.load(tmp_path, name.replace("%25", "%")) == {"nodes": [1]}
 
@@ -116,25 +116,25 @@ class TestFiles:
         self.save(tmp_path, DAG)
         assert path.stat().st_mode & 0o777 == (mode or 0o644)
 
-    def test_what_is_no_file_is_refused_and_nobody_waits_for_it(self, tmp_path):
+    def test_special_file_is_refused_without_waiting(self, tmp_path):
         os.mkfifo(tmp_path / "report_v1.json")
         with pytest.raises(InvalidSchedule, match=r"dag: report_v1.json is not a regular file"):
             self.load(tmp_path)
 
-    def test_a_file_and_a_dag_have_a_bound(self, tmp_path):
+    def test_file_and_dag_have_a_size_limit(self, tmp_path):
         (tmp_path / "report_v1.json").write_text('{"a": "%s"}' % ("x" * 1024 * 1024))
         with pytest.raises(InvalidSchedule, match=r"dag: report_v1.json is too long"):
             self.load(tmp_path)
-        with pytest.raises(InvalidSchedule, match="dag: it is too long"):
+        with pytest.raises(InvalidSchedule, match="dag: the DAG is too long"):
             self.save(tmp_path, {"a": "x" * 1024 * 1024})
 
     @pytest.mark.parametrize("text", ["", "{", "[1]", "\xff", '"text"'])
-    def test_a_file_that_is_no_dag_is_refused_by_its_name(self, tmp_path, text):
+    def test_file_that_is_not_a_dag_is_refused_by_its_name(self, tmp_path, text):
         (tmp_path / "report_v1.json").write_bytes(text.encode("latin-1"))
         with pytest.raises(InvalidSchedule, match="dag: "):
             self.load(tmp_path)
 
-    def test_a_write_that_is_broken_off_leaves_what_was_there(self, tmp_path, monkeypatch):
+    def test_interrupted_write_leaves_the_old_file(self, tmp_path, monkeypatch):
         self.save(tmp_path, DAG)
 
         def broken(_):
@@ -147,9 +147,7 @@ class TestFiles:
         assert self.load(tmp_path) == DAG
         assert [path.name for path in tmp_path.iterdir()] == ["report_v1.json"]
 
-    def test_a_file_is_on_the_disk_before_it_has_its_name_and_then_the_name_is(
-        self, tmp_path, monkeypatch
-    ):
+    def test_file_and_then_its_name_are_synced_to_disk(self, tmp_path, monkeypatch):
         steps, fsync, replace = [], os.fsync, module.Path.replace
 
         def seen(handle):
@@ -167,7 +165,7 @@ class TestFiles:
         assert steps == ["fsync of the file", "rename", "fsync of the folder"]
 
 
-def test_each_owner_has_a_dag_of_their_own_and_whoever_has_none_has_everybody_s():
+def test_each_owner_has_a_separate_dag_or_else_the_shared_one():
     async def story(its):
         of = {
             who: its.workflows.of(its.beat.service.of(a_caller(who))).store
@@ -186,7 +184,7 @@ def test_each_owner_has_a_dag_of_their_own_and_whoever_has_none_has_everybody_s(
     assert WorkflowsHarness().play(story) == [DAG, None, DAG, {}, DAG, {"of": "bob"}, {}]
 
 
-def test_a_dag_that_several_users_have_is_not_guessed_for_whoever_sees_all(monkeypatch):
+def test_dag_of_several_users_is_ambiguous_without_a_user(monkeypatch):
     monkeypatch.setattr(module, "PAGE", 1)
 
     async def story(its):
@@ -194,14 +192,14 @@ def test_a_dag_that_several_users_have_is_not_guessed_for_whoever_sees_all(monke
         for who in ("ann", "bob"):
             await store.save_dag("report", 1, DAG, user_id=who)
         await store.save_dag("other", 1, DAG, user_id="ann")
-        with pytest.raises(InvalidSchedule, match="users: several users have 'report'"):
+        with pytest.raises(InvalidSchedule, match="users: several users have a workflow 'report'"):
             await store.load_dag("report", 1)
         return await store.load_dag("other", 1)
 
     assert WorkflowsHarness().play(story) == DAG
 
 
-def test_no_id_makes_the_dag_of_one_owner_that_of_another(kept):
+def test_no_id_gives_access_to_the_dag_of_another_owner(kept):
     async def story(store):
         await store.save_dag("report_v1:ann", 1, {"of": "nobody"})
         await store.save_dag("report", 1, {}, user_id="ann_v1")
@@ -210,7 +208,7 @@ def test_no_id_makes_the_dag_of_one_owner_that_of_another(kept):
     assert kept(story) == {"of": "nobody"}
 
 
-def test_a_dag_that_has_an_owner_and_the_name_of_everybody_s_is_still_not_another_s():
+def test_owned_dag_with_the_shared_name_stays_private():
     async def story(its):
         await DatabaseStore(its.beat.service.of(a_caller("ann"))).save_dag("report", 1, DAG)
         store = its.workflows.store

@@ -1,7 +1,7 @@
-"""What the pseudo-code of this system falls into: an hour of minutely ticks, 59 of which are seen.
+"""Traps in the pseudo-code of the origin: an hour of minutely ticks, 59 of which are checked.
 
 Each case is also played with a crash of the node in the middle, while a run is on its way. The
-executor lives elsewhere: it goes on, and tells of ends to whoever is there then.
+executor runs elsewhere: it continues, and reports outcomes to the node that is up then.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ def key_of(run_at):
 
 
 class Hour(WorkflowsHarness):
-    """A world whose executor begins runs, and tells of their ends if it does so at all."""
+    """A world whose executor accepts runs, and may report their outcomes."""
 
     def __init__(self, folder, *, lasts=None, **settings):
         super().__init__(f"sqlite:///{folder}/onbeat.db", **settings)
         self.lasts, self.ends, self.begun = lasts, {}, {}
 
     def begin(self, meta):
-        """Begin a run, unless it is known by its key; it will end `lasts` seconds later."""
+        """Begin a run, unless its key is known; it will end `lasts` seconds later."""
         key = meta["idempotency_key"]
         if key not in self.begun:
             self.begun[key] = self.clock.now()
@@ -49,7 +49,7 @@ class Hour(WorkflowsHarness):
             await self.beat.settle()
 
     async def go_on_until(self, last, *, crash_at=None, down="0s"):
-        """Stop at every minute and at every end, and have the node crash if that is asked for."""
+        """Stop at every minute and at every end, and crash the node if requested."""
         while self.clock.now() < last:
             now = self.clock.now()
             moments = [(now // 60_000 + 1) * 60_000, *self.ends.values(), last]
@@ -61,7 +61,7 @@ class Hour(WorkflowsHarness):
 
 
 def play(hour, *, crashes, minutes=60, down="0s", **given):
-    """Play an hour, and return the runs that there are: in order, with `run_at` in seconds."""
+    """Play an hour, and return the runs: in order, with `run_at` in seconds."""
 
     async def story(its):
         await its.with_dag(**(MINUTELY | given))
@@ -162,7 +162,7 @@ def test_executor_that_answers_202_and_reports_longer_runs_is_waited_for_by_defa
 
 @crashing
 @pytest.mark.req("W47", "W58")
-def test_skip_starts_59_of_59_that_last_five_seconds_and_are_told_of(tmp_path, crashes):
+def test_skip_starts_59_of_59_reported_runs_of_five_seconds(tmp_path, crashes):
     hour = Hour(tmp_path, lasts=5, workflows_feedback=True)
     hour.answer = hour.begin
     rows = play(hour, crashes=crashes)
@@ -210,14 +210,14 @@ def test_allow_starts_59_of_59_across_a_crash_with_fire_immediately(tmp_path, do
 
 
 @pytest.mark.req("W5", "W55")
-def test_what_a_node_was_handing_over_as_it_died_is_handed_over_again_under_the_same_key(tmp_path):
+def test_hand_over_interrupted_by_a_crash_is_repeated_with_the_same_key(tmp_path):
     hour = Hour(tmp_path)
 
     async def story(its):
         await its.with_dag(**MINUTELY)
         for minute in MINUTES:
             if minute == MINUTES[29]:
-                its.answer = forever  # it is on its way as the node dies
+                its.answer = forever  # in progress when the node dies
                 its.clock.advance(minute * 1000 - its.clock.now())
                 its.beat.wake()
                 while len(its.keys) < 30:  # noqa: ASYNC110 - the executor tells nobody
@@ -234,7 +234,7 @@ def test_what_a_node_was_handing_over_as_it_died_is_handed_over_again_under_the_
 
 
 @pytest.mark.req("W51", "W57")
-def test_what_is_spread_has_the_same_keys_after_a_restart(tmp_path):
+def test_spread_ticks_keep_their_keys_after_a_restart(tmp_path):
     hour = Hour(tmp_path)
 
     async def story(its):
@@ -277,7 +277,7 @@ def test_six_fields_are_seconds_first(tmp_path):
         (
             "2026-03-07T12:00:00Z",
             "30 2 * * *",
-            ["2026-03-08T07:00:00Z", "2026-03-09T06:30:00Z"],  # also in the hour that is not there
+            ["2026-03-08T07:00:00Z", "2026-03-09T06:30:00Z"],  # even in the skipped hour
         ),
     ],
 )
@@ -295,7 +295,7 @@ def test_new_york_fires_once_a_day_when_clocks_change(tmp_path, start, cron, fir
 
 
 @pytest.mark.req("W80")
-def test_an_upsert_does_not_let_go_on_what_is_paused(tmp_path):
+def test_upsert_does_not_resume_a_paused_schedule(tmp_path):
     hour = Hour(tmp_path)
 
     async def story(its):
@@ -310,14 +310,14 @@ def test_an_upsert_does_not_let_go_on_what_is_paused(tmp_path):
 
 
 @pytest.mark.req("W81", "W82")
-def test_an_end_that_has_passed_drops_no_tick_that_was_owed(tmp_path):
+def test_passed_end_at_drops_no_owed_tick(tmp_path):
     hour = Hour(tmp_path)
 
     async def story(its):
         owing = {"overlap_policy": "allow", "catchup_policy": "fire_immediately"}
         await its.with_dag(**(MINUTELY | owing | {"end_at": "2026-01-01T12:05:30Z"}))
         await its.let_pass("1m")
-        await its.crash("30m")  # the end is long past when somebody is there again
+        await its.crash("30m")  # `end_at` has passed when a node is up again
         await its.let_pass("5m")
         return await its.get("m")
 
@@ -327,7 +327,7 @@ def test_an_end_that_has_passed_drops_no_tick_that_was_owed(tmp_path):
 
 
 @pytest.mark.req("W49")
-def test_a_stall_of_a_second_misses_nothing(tmp_path):
+def test_stall_of_a_second_misses_no_tick(tmp_path):
     hour = Hour(tmp_path)
 
     async def story(its):
@@ -339,7 +339,7 @@ def test_a_stall_of_a_second_misses_nothing(tmp_path):
     assert len(hour.keys) == 5
 
 
-def test_the_crash_of_these_tests_is_one_of_which_the_next_node_finds_the_remains(tmp_path):
+def test_crash_of_these_tests_leaves_state_for_the_next_node(tmp_path):
     hour = Hour(tmp_path)
 
     async def story(its):
@@ -351,7 +351,7 @@ def test_the_crash_of_these_tests_is_one_of_which_the_next_node_finds_the_remain
     assert hour.play(story) == ["NodeStarted", "NodeLost", "NodeStarted"]
 
 
-def test_the_key_of_a_tick_is_one_of_its_own_and_a_second_row_of_it_is_refused(tmp_path):
+def test_key_of_a_tick_is_unique_and_a_second_row_is_refused(tmp_path):
     hour = Hour(tmp_path)
     rows = play(hour, crashes=False)
     keys = [row["idempotency_key"] for row in rows]

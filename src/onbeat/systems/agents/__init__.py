@@ -1,1 +1,1 @@
-"""Agents around a blackboard."""
+"""Agents that share a blackboard."""

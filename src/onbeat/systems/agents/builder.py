@@ -1,8 +1,8 @@
-"""How an agent is described: `agent("daily").schedule(...).consumes(...).publishes(...)`.
+"""Describe an agent: `agent("daily").schedule(...).consumes(...).publishes(...)`.
 
-What can be refused by itself is refused at once, what depends on the rest of the chain (whether it
-publishes, has an engine, and is triggered by anything) when the orchestrator starts: `.schedule()`
-may come before `.publishes()`.
+Each call is checked immediately. What depends on the whole description (whether the agent
+publishes, has an engine, and has a trigger) is checked when the orchestrator starts, so that
+`.schedule()` may come before `.publishes()`.
 """
 
 import inspect
@@ -20,17 +20,17 @@ from onbeat.systems.agents.specs import ScheduleSpec, TimerTick
 
 Output = BaseModel | Sequence[BaseModel] | None
 Engine = Callable[[AgentContext], Awaitable[Output]]
-PREFIX = "agents/"  # of the schedules of agents
-CONCURRENCY = 2  # runs of an agent at the same time, unless it says otherwise
+PREFIX = "agents/"  # of the schedule ids of agents
+CONCURRENCY = 2  # default number of concurrent runs of an agent
 MOST_CONCURRENCY = 10_000
-OWN = ("overlap", "group")  # policies that are not for the user to say: agents queue up
+OWN = ("overlap", "group")  # policy fields that users cannot set
 
 
 class AgentBuilder:
-    """An agent, described call by call; each returns the same agent."""
+    """An agent that is described by chained calls."""
 
     def __init__(self, name: str, check: Callable[[type[BaseModel]], str]) -> None:
-        """`check` refuses what is no type of artifacts."""
+        """`check` refuses a model that is not a type of artifacts."""
         check_id(f"{PREFIX}{name}")
         if not GROUP.fullmatch(PREFIX + name):
             raise InvalidSchedule(
@@ -47,7 +47,7 @@ class AgentBuilder:
         self.is_frozen = False
 
     def description(self, text: str) -> Self:
-        """Say for people what it does."""
+        """Set a description for people."""
         self._edit()
         self.text = text
         return self
@@ -60,10 +60,10 @@ class AgentBuilder:
         after: timedelta | None = None,
         max_repeats: int | None = None,
     ) -> Self:
-        """Have a timer run it: the contract is `ScheduleSpec`. Artifacts do not trigger it then."""
+        """Add a timer, as in `ScheduleSpec`. Artifacts do not trigger the agent then."""
         self._edit()
         if self.spec is not None:
-            raise ValueError(f"agent {self.name!r} has a schedule already: one .schedule() only")
+            raise ValueError(f"agent {self.name!r} has a schedule already (call .schedule() once)")
         self.spec = ScheduleSpec(every, at, cron, after, max_repeats)
         return self
 
@@ -75,21 +75,20 @@ class AgentBuilder:
         tags: Iterable[str] = (),
         from_agents: Iterable[str] = (),
     ) -> Self:
-        """Have it see artifacts of a type: those for which everything holds that is said here.
+        """Let the agent read artifacts of a type that match all given filters.
 
-        With a schedule that is all; without one, each such artifact runs it, except its own. Said
-        again, it sees those of either. `tags` is a set of which an artifact has at least one.
+        Without a schedule, each such artifact except its own triggers a run. Repeated calls add
+        alternatives. With `tags`, an artifact must have at least one of them.
         """
         self._edit()
         if model is TimerTick:
-            raise ValueError(
-                "a TimerTick is no artifact: .schedule() says when, AgentContext tells"
-            )
+            problem = "a TimerTick is not an artifact"
+            raise ValueError(f"{problem}: use .schedule(), and read the tick from AgentContext")
         self._check(model)
         if where is not None and not callable(where):
             raise ValueError(f"where must be a function of the model, not {where!r}")
         if where is not None and _is_async(where):
-            hint = "what has to be awaited is for the engine"
+            hint = "await in the engine instead"
             raise ValueError(f"where must be a plain function, not {where!r} ({hint})")
         self.subscriptions.append(
             Subscription(
@@ -99,7 +98,7 @@ class AgentBuilder:
         return self
 
     def publishes(self, *models: type[BaseModel]) -> Self:
-        """Say which types its engines return; anything else fails the run."""
+        """Set the types that its engines return; a run that returns another type fails."""
         self._edit()
         for model in models:
             self._check(model)
@@ -107,17 +106,17 @@ class AgentBuilder:
         return self
 
     def with_engines(self, *engines: Engine) -> Self:
-        """Have these async functions run, in this order; what each returns is published."""
+        """Set async functions that run in this order; what they return is published."""
         self._edit()
         for engine in engines:
             if not _is_async(engine):
-                hint = "async def engine(ctx): ...; what blocks goes to asyncio.to_thread"
-                raise TypeError(f"{engine!r} is no async function ({hint})")
+                hint = "async def engine(ctx): ...; use asyncio.to_thread for blocking calls"
+                raise TypeError(f"{engine!r} is not an async function ({hint})")
         self.engines += engines
         return self
 
     def max_concurrency(self, places: int) -> Self:
-        """Say how many runs of it there may be at the same time; further ones wait."""
+        """Set the number of concurrent runs; further runs wait."""
         self._edit()
         if type(places) is not int or not 1 <= places <= MOST_CONCURRENCY:
             raise ValueError(f"max_concurrency must be 1 to {MOST_CONCURRENCY}, not {places!r}")
@@ -125,46 +124,46 @@ class AgentBuilder:
         return self
 
     def tags(self, *tags: str) -> Self:
-        """Have what it publishes carry these tags."""
+        """Add tags to what it publishes."""
         self._edit()
         self.own_tags |= read_names("tags", tags)
         return self
 
     def policy(self, **policy: object) -> Self:
-        """Say how its runs are treated, such as `retry=["30s"], timeout="5m", catchup="none"`."""
+        """Set the policy of its runs, such as `retry=["30s"], timeout="5m", catchup="none"`."""
         self._edit()
         for name in OWN:
             if name in policy:
-                hint = "max_concurrency() says how many run at the same time; others wait"
-                raise InvalidSchedule(name, "agents have their own", hint=hint)
+                hint = "max_concurrency() limits concurrent runs; further runs wait"
+                raise InvalidSchedule(name, "it cannot be set for agents", hint=hint)
         read_policy(self.own_policy | policy)
         self.own_policy |= policy
         return self
 
     def policy_of(self) -> Policy:
-        """Return how its runs are treated: none is skipped, and no more run than it has places.
+        """Return the policy of its runs: none is skipped, and the concurrency is limited.
 
-        What an artifact is for is done again if the process ended meanwhile, as nobody else will; a
-        timer fires again anyhow, and is lost rather than run twice.
+        A lost run of an artifact is retried, as nothing else would process the artifact; a lost run
+        of a timer is not, as the timer fires again.
         """
         on_lost = "fail" if self.spec is not None else "retry"
         own = {"overlap": "allow", "group": self.schedule_id, "on_lost": on_lost}
         return read_policy({**own, **self.own_policy})
 
     def check(self) -> None:
-        """Refuse an agent that could not do what it is for."""
+        """Refuse an agent that cannot run or has no trigger."""
         if self.spec is not None and not self.outputs:
             raise ValueError(f"Scheduled agent {self.name!r} must declare .publishes()")
         if not self.engines:
             hint = ".with_engines(an async function)"
-            raise ValueError(f"agent {self.name!r} has no engine, so it can do nothing ({hint})")
+            raise ValueError(f"agent {self.name!r} has no engine ({hint})")
         if self.spec is None and not self.subscriptions:
             hint = ".schedule(...) or .consumes(...)"
-            raise ValueError(f"nothing ever triggers agent {self.name!r} ({hint})")
+            raise ValueError(f"agent {self.name!r} has no trigger ({hint})")
 
     def _edit(self) -> None:
         if self.is_frozen:
-            problem = f"agent {self.name!r} is at work already"
+            problem = f"agent {self.name!r} has started already"
             raise RuntimeError(f"{problem}: describe it before the orchestrator starts")
 
 

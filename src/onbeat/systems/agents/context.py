@@ -1,7 +1,6 @@
-"""What an engine is given: the trigger of its run, and the blackboard as its agent may see it.
+"""The context of an engine: the trigger of its run, and a view of the blackboard for its agent.
 
-A timer gives no input: its `TimerTick` is turned into a small note in `state`, and the properties
-read that. So engines never see the tick itself.
+A timer has no input artifact: its `TimerTick` becomes a note in `state`, which the properties read.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -15,14 +14,14 @@ from onbeat.systems.agents.blackboard import Artifact, Blackboard, Model, type_n
 from onbeat.systems.agents.specs import TimerTick
 
 TIMER = "__timer__"
-Look = Callable[[type[BaseModel], Collection[str]], list[BaseModel]]
+ReadModels = Callable[[type[BaseModel], Collection[str]], list[BaseModel]]
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which artifacts an agent consumes: of a type, and those for which everything holds.
+    """A filter for artifacts that an agent consumes; all conditions must match.
 
-    `tags` are a set of which an artifact has at least one; `from_agents` who may have published it.
+    An artifact must have at least one of `tags`, and be published by one of `from_agents`.
     """
 
     model: type[BaseModel]
@@ -31,12 +30,12 @@ class Subscription:
     from_agents: frozenset[str] = frozenset()
 
     def accepts(self, artifact: Artifact[BaseModel]) -> bool:
-        """Return whether an artifact is meant."""
+        """Return whether an artifact matches."""
         return artifact.type == type_name(self.model) and bool(self.of([artifact]))
 
     def of(self, artifacts: Sequence[Artifact[BaseModel]]) -> Sequence[Artifact[BaseModel]]:
-        """Return those that are meant, of artifacts that are of the type."""
-        found, where = artifacts, self.where  # one filter after the other: there may be many
+        """Return the matching ones among artifacts of the type."""
+        found, where = artifacts, self.where  # filter step by step: the list may be long
         if self.tags:
             found = [each for each in found if not self.tags.isdisjoint(each.tags)]
         if self.from_agents:
@@ -44,24 +43,24 @@ class Subscription:
         return found if where is None else [each for each in found if where(each.payload)]
 
 
-def read_names(field: str, given: Iterable[str]) -> frozenset[str]:
-    """Return names that were given as one text or as several; refuse what is none."""
-    listed: list[object] = [given] if isinstance(given, str) else list(given)
+def read_names(field: str, names: Iterable[str]) -> frozenset[str]:
+    """Return names that are given as one string or as several; refuse invalid ones."""
+    listed: list[object] = [names] if isinstance(names, str) else list(names)
     for each in listed:
         if not isinstance(each, str) or not each:
             raise ValueError(f"{field} must be names, not {each!r}")
     return frozenset(map(str, listed))
 
 
-def _sees_nothing(model: type[BaseModel], _but: Collection[str]) -> list[BaseModel]:
-    raise ValueError(f"this context has no blackboard to look for {type_name(model)} on")
+def _no_blackboard(model: type[BaseModel], _but: Collection[str]) -> list[BaseModel]:
+    raise ValueError(f"this context has no blackboard, so it cannot read {type_name(model)}")
 
 
 @dataclass(frozen=True, slots=True)
 class AgentContext:
-    """What set off a run, and what its agent can read.
+    """The trigger of a run, and access to artifacts.
 
-    `artifacts` are the ones that triggered it: none for a timer.
+    `artifacts` are those that triggered the run; a timer has none.
     """
 
     agent_name: str = ""
@@ -69,43 +68,43 @@ class AgentContext:
     state: dict[str, object] = field(default_factory=dict)
     correlation_id: str = ""
     attempt: int = 1
-    look: Look = field(default=_sees_nothing, repr=False)
+    look: ReadModels = field(default=_no_blackboard, repr=False)
 
     @property
     def trigger_type(self) -> Literal["timer", "artifact"]:
-        """What set it off."""
+        """The kind of the trigger."""
         return "artifact" if self._timer is None else "timer"
 
     @property
     def timer_iteration(self) -> int | None:
-        """The how-manyeth fire of its timer this is, from 0 on; None if it was no timer."""
+        """The sequence number of the timer's fire, from 0; None without a timer."""
         timer = self._timer
         return None if timer is None else int(str(timer["iter"]))
 
     @property
     def fire_time(self) -> datetime | None:
-        """The instant that the timer was planned for, in UTC; None if it was no timer."""
+        """The planned instant of the timer's fire, in UTC; None without a timer."""
         timer = self._timer
         found = None if timer is None else timer["fire"]
         return found if isinstance(found, datetime) else None
 
     def get_artifacts(self, model: type[Model]) -> list[Model]:
-        """Return what is on the blackboard of a type, as the agent's `.consumes()` filters it.
+        """Return the artifacts of a type on the blackboard, filtered by the agent's `.consumes()`.
 
-        The oldest comes first; what triggered the run is not among them. The models are shared with
-        other readers: copy one before you change it. A type that is not consumed is refused.
+        The oldest comes first; artifacts that triggered the run are excluded. The models are shared
+        with other readers: copy before you change one. A type that is not consumed is refused.
         """
         return self.look(model, {each.id for each in self.artifacts})  # type: ignore[return-value]
 
     @property
     def _timer(self) -> Mapping[str, object] | None:
-        """The note of the builder, or that of a tick among the inputs of a context made by hand."""
-        noted = self.state.get(TIMER)
-        return noted if isinstance(noted, Mapping) else note_of(self.artifacts)
+        """The note in `state`, or that of a tick in `artifacts` of a manually built context."""
+        note = self.state.get(TIMER)
+        return note if isinstance(note, Mapping) else note_of(self.artifacts)
 
 
 class ContextBuilder:
-    """Makes the contexts of runs."""
+    """Builds the contexts of runs."""
 
     def __init__(self, blackboard: Blackboard) -> None:
         self._blackboard = blackboard
@@ -119,33 +118,37 @@ class ContextBuilder:
         correlation_id: str,
         attempt: int = 1,
     ) -> AgentContext:
-        """Return the context of a run that these inputs, or a timer's tick among them, set off."""
+        """Return the context of a run with these inputs, which may include a timer's tick."""
 
-        def look(model: type[BaseModel], but: Collection[str]) -> list[BaseModel]:
+        def read_models(model: type[BaseModel], but: Collection[str]) -> list[BaseModel]:
             own = [each for each in subscriptions if each.model is model]
             if not own:
                 name = type_name(model)
-                known = ", ".join(sorted({type_name(each.model) for each in subscriptions}))
-                hint = f"it consumes {known or 'nothing'}: .consumes({name}) adds it"
+                consumed = ", ".join(sorted({type_name(each.model) for each in subscriptions}))
+                hint = f"it consumes {consumed or 'nothing'}: .consumes({name}) adds it"
                 raise ValueError(f"agent {agent_name!r} does not consume {name} ({hint})")
-            return self._seen(type_name(model), own, but)
+            return self._matching(type_name(model), own, but)
 
-        noted = note_of(inputs)
-        shown = [each for each in inputs if not isinstance(each.payload, TimerTick)]
-        state: dict[str, object] = {} if noted is None else {TIMER: noted}
-        return AgentContext(agent_name, shown, state, correlation_id, attempt, look)
+        note = note_of(inputs)
+        artifacts = [each for each in inputs if not isinstance(each.payload, TimerTick)]
+        state: dict[str, object] = {} if note is None else {TIMER: note}
+        return AgentContext(agent_name, artifacts, state, correlation_id, attempt, read_models)
 
-    def _seen(self, name: str, own: list[Subscription], but: Collection[str]) -> list[BaseModel]:
-        if len(own) == 1 and not (own[0].tags or own[0].from_agents or but):  # as timers mostly do
+    def _matching(
+        self, name: str, own: list[Subscription], but: Collection[str]
+    ) -> list[BaseModel]:
+        if len(own) == 1 and not (
+            own[0].tags or own[0].from_agents or but
+        ):  # the usual case of timers
             models, where = self._blackboard.models_of(name), own[0].where
             return list(models if where is None else filter(where, models))
-        everything = self._blackboard.of_type(name)
-        meant = {each.id for one in own for each in one.of(everything)} - {*but}
-        return [each.payload for each in everything if each.id in meant]
+        artifacts = self._blackboard.of_type(name)
+        matching = {each.id for one in own for each in one.of(artifacts)} - {*but}
+        return [each.payload for each in artifacts if each.id in matching]
 
 
 def note_of(inputs: Sequence[Artifact[BaseModel]]) -> dict[str, object] | None:
-    """Return what is noted of the timer whose tick is among the inputs, if one is."""
+    """Return the note of the timer's tick among the inputs, if there is one."""
     for each in inputs:
         tick = each.payload
         if isinstance(tick, TimerTick):

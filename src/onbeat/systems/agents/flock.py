@@ -1,8 +1,7 @@
 """Agents of a Flock server: `run: {flock: {url: http://127.0.0.1:8344, agent: daily}}`.
 
-The server runs the agent and answers when it is done (`POST /api/v1/agents/NAME/run`). It is given
-a tick as input, so that to the agent it looks as if a timer of its own had fired: but one that
-counts on through restarts.
+The server runs the agent and answers with its result (`POST /api/v1/agents/NAME/run`). The input is
+a tick, so that the agent sees a fire of its timer, whose iterations continue across restarts.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,17 +17,17 @@ from onbeat.errors import InvalidSchedule, naming, shown
 from onbeat.ports.http import HttpResponse, SendRequest
 from onbeat.ports.store import Attempt
 
-TICK = "flock.models.system_artifacts.TimerTick"
-LONGEST_ANSWER = 60 * 60_000  # milliseconds, where a schedule has no timeout
-LONGEST_RESULT = 16 * 1024  # bytes of artifacts that are kept
-LONGEST_DETAIL = 500  # characters of what the server says of an error
+TICK = "flock.models.system_artifacts.TimerTick"  # type name of the input
+LONGEST_ANSWER = 60 * 60_000  # milliseconds, if a schedule has no timeout
+LONGEST_RESULT = 16 * 1024  # bytes of artifacts that are stored
+LONGEST_DETAIL = 500  # characters of a server's error
 LONGEST_NAME = 200
 
 
 class FlockLauncher:
-    """Has a server run an agent for each attempt; `check_url` refuses what can never be asked.
+    """Runs an agent on a server for each attempt; `check_url` refuses invalid URLs.
 
-    With `public_only` no private address is asked. One without a way to ask only checks.
+    With `public_only` no private address is requested. Without `ask` it can only check targets.
     """
 
     def __init__(
@@ -42,17 +41,17 @@ class FlockLauncher:
 
     def check(self, target: Target) -> None:
         url, _ = _read(target)
-        asked = {"http": url, "public_only": target.fields.get("public_only", False)}
+        fields = {"http": url, "public_only": target.fields.get("public_only", False)}
         try:
-            self._check_url(Target("http", asked))
+            self._check_url(Target("http", fields))
         except InvalidSchedule as refused:
             raise InvalidSchedule("flock.url", refused.problem, hint=refused.hint) from None
 
     def offers(self) -> tuple[str, ...]:
         return ("flock",)
 
-    def can_cancel(self, target: Target) -> bool:  # noqa: ARG002 - it is so for all of them
-        """Return False: the server goes on with what it has begun."""
+    def can_cancel(self, target: Target) -> bool:  # noqa: ARG002 - the same for all
+        """Return False: the server has no request to cancel a run."""
         return False
 
     async def launch(self, attempt: Attempt) -> tuple[Outcome, str]:
@@ -60,7 +59,7 @@ class FlockLauncher:
             url, agent = _read(attempt.target)
         except InvalidSchedule as refused:
             return Failed(str(refused), "invalid_target", retryable=False), ""
-        assert self._ask is not None, "it can do more than check"
+        assert self._ask is not None, "it only checks targets"
         where = f"{url.rstrip('/')}/api/v1/agents/{quote(agent, safe='')}/run"
         answer = await self._ask(
             "POST",
@@ -72,21 +71,21 @@ class FlockLauncher:
         )
         if isinstance(answer, Failed):
             return answer, f"POST {where}\n{answer.error}\n"
-        told = f"POST {where}\nHTTP {answer.status} {answer.phrase}".rstrip()
-        return _outcome(answer, agent), f"{told}\n"
+        line = f"POST {where}\nHTTP {answer.status} {answer.phrase}".rstrip()
+        return _outcome(answer, agent), f"{line}\n"
 
     def kill(self, run_ids: Collection[int]) -> None:
-        """Nothing more can be done: the request was aborted when its launch was cancelled."""
+        """Do nothing: cancelling the launch aborted the request."""
 
     async def recover(self) -> int:
         return 0  # a request ends with its process
 
     async def close(self) -> None:
-        """Nothing is left: whoever asks for it has the connections."""
+        """Do nothing: the HTTP client owns the connections."""
 
 
 def tick_of(attempt: Attempt, agent: str) -> dict[str, object]:
-    """Return the tick that an agent is given: Flock counts iterations from 0."""
+    """Return the tick for an agent; Flock counts iterations from 0."""
     return {
         "timer_name": agent,
         "iteration": attempt.iteration - 1,
@@ -96,21 +95,21 @@ def tick_of(attempt: Attempt, agent: str) -> dict[str, object]:
 
 
 def _read(target: Target) -> tuple[str, str]:
-    """Return the URL and the agent that a target names, or refuse it."""
+    """Return the URL and the agent of a target, or refuse it."""
     check_names(target.fields, {"flock", "public_only"})
-    given = target.fields.get("flock")
+    fields = target.fields.get("flock")
     if not isinstance(target.fields.get("public_only", False), bool):
-        raise InvalidSchedule("public_only", "it is no answer", hint="true or false")
+        raise InvalidSchedule("public_only", "it is not a boolean", hint="true or false")
     with naming("flock"):
-        if not isinstance(given, Mapping):
+        if not isinstance(fields, Mapping):
             hint = "{url: http://127.0.0.1:8344, agent: daily}"
-            raise InvalidSchedule("", f"{shown(given)} is no set of fields", hint=hint)
-        check_names(given, {"url", "agent"})
-        url, agent = (_text(name, given.get(name)) for name in ("url", "agent"))
+            raise InvalidSchedule("", f"{shown(fields)} is not a set of fields", hint=hint)
+        check_names(fields, {"url", "agent"})
+        url, agent = (_text(name, fields.get(name)) for name in ("url", "agent"))
         if len(agent) > LONGEST_NAME or agent in {".", ".."}:
-            raise InvalidSchedule("agent", f"{shown(agent)} is no name", hint="such as daily")
+            raise InvalidSchedule("agent", f"{shown(agent)} is not a name", hint="such as daily")
         if "?" in url or "#" in url:
-            hint = "the address of the server alone, such as http://127.0.0.1:8344"
+            hint = "only the address of the server, such as http://127.0.0.1:8344"
             raise InvalidSchedule("url", f"{shown(url)} has more than a path", hint=hint)
         return url, agent
 
@@ -124,30 +123,30 @@ def _text(name: str, value: object) -> str:
 
 
 def _outcome(answer: HttpResponse, agent: str) -> Outcome:
-    """Return what an answer means."""
+    """Return the outcome for an answer."""
     body = answer.body if isinstance(answer.body, Mapping) else {}
     artifacts, detail = body.get("artifacts"), str(body.get("detail") or "")[:LONGEST_DETAIL]
     if answer.status == 404 and detail in ("", "Not Found"):
-        return Failed("HTTP 404: there is no Flock server at this address", retryable=False)
+        return Failed("HTTP 404: no Flock server at this address", retryable=False)
     if answer.status == 404:
         return Failed(f"the server has no agent called {agent!r} ({detail})", retryable=False)
     if not 200 <= answer.status < 300:
-        told = f"{answer.error}: {detail}" if detail else answer.error
-        return Failed(told, retryable=answer.status >= 500 or answer.status in (408, 429))
+        error = f"{answer.error}: {detail}" if detail else answer.error
+        return Failed(error, retryable=answer.status >= 500 or answer.status in (408, 429))
     if not isinstance(artifacts, Sequence) or isinstance(artifacts, str):
-        problem = "the answer has no artifacts: is there a Flock server at this address?"
+        problem = "the answer has no artifacts; check that this is a Flock server"
         return Failed(problem, retryable=False)
     return Succeeded(_result(artifacts))
 
 
 def _result(artifacts: Sequence[object]) -> dict[str, object]:
-    """Return the first artifacts, as many as are kept, and how many were left off."""
-    kept: list[object] = []
+    """Return the first artifacts up to the size limit, and how many were left off."""
+    first: list[object] = []
     left = LONGEST_RESULT
     for each in artifacts:
         left -= len(msgspec.json.encode(each))
         if left < 0:
             break
-        kept.append(each)
-    missing = len(artifacts) - len(kept)
-    return {"artifacts": kept, **({"left_off": missing} if missing else {})}
+        first.append(each)
+    missing = len(artifacts) - len(first)
+    return {"artifacts": first, **({"left_off": missing} if missing else {})}

@@ -1,7 +1,7 @@
-"""When an agent is to run, in the words of its users: `ScheduleSpec`, and the `TimerTick` it gives.
+"""Timers of agents: `ScheduleSpec`, and the `TimerTick` of each fire.
 
-Everything is in UTC and whole seconds. A spec is checked when it is made and never changed: that a
-single date means one fire is decided where the trigger is made of it.
+All times are UTC and whole seconds. A spec is immutable and checked when it is created; how often a
+single date fires is decided by its trigger.
 """
 
 from collections.abc import Iterator
@@ -18,15 +18,15 @@ from onbeat.errors import InvalidSchedule
 
 MOST_REPEATS = 2**31
 LONGEST = timedelta(days=98 * 365)
-YEARS = range(2, 9999)  # a zone moves what is close to the ends of the calendar beyond them
+YEARS = range(2, 9999)  # a zone offset must not leave the range of datetime
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSpec:
-    """When a timer fires: one of `interval`, `at` and `cron`.
+    """When a timer fires: exactly one of `interval`, `at` and `cron`.
 
-    `after` is how long after the agent was first defined it fires at the earliest, `max_repeats`
-    how often it does at most. A time is daily, a datetime is once; without a zone it is UTC.
+    `after` is the minimum delay after the agent was first defined, `max_repeats` the maximum number
+    of fires. A time is daily, a datetime is a single date; without a zone it is UTC.
     """
 
     interval: timedelta | None = None
@@ -46,7 +46,7 @@ class ScheduleSpec:
             if repeats <= 0:
                 raise ValueError("max_repeats must be > 0")
             if repeats > (MOST_TIMES if isinstance(self.at, datetime) else MOST_REPEATS):
-                raise ValueError(f"max_repeats must be smaller: {repeats} are too many")
+                raise ValueError(f"max_repeats must be smaller: {repeats} is too large")
         if self.cron is not None:
             _check_cron(self.cron)
         try:
@@ -56,9 +56,9 @@ class ScheduleSpec:
 
     def _check_lengths(self) -> None:
         for name in ("interval", "after"):
-            given = getattr(self, name)
-            if given is not None and not isinstance(given, timedelta):
-                raise ValueError(f"{name} must be a timedelta, not {given!r}")
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, timedelta):
+                raise ValueError(f"{name} must be a timedelta, not {value!r}")
         if self.after is not None and self.after < timedelta(0):
             raise ValueError("after must be >= 0 seconds")
         if self.after is not None and self.after > LONGEST:
@@ -66,9 +66,9 @@ class ScheduleSpec:
         if self.interval is not None and self.interval <= timedelta(0):
             raise ValueError("interval must be > 0 seconds")
         for name in ("interval", "after"):
-            given = getattr(self, name)
-            if given is not None and given % timedelta(seconds=1):
-                raise ValueError(f"{name} must be whole seconds, not {given}: a timer fires on one")
+            value = getattr(self, name)
+            if value is not None and value % timedelta(seconds=1):
+                raise ValueError(f"{name} must be whole seconds, not {value}")
         if self.at is not None and not isinstance(self.at, time | datetime):
             raise ValueError(f"at must be a time or a datetime, not {self.at!r}")
         if isinstance(self.at, datetime) and self.at.year not in YEARS:
@@ -82,16 +82,16 @@ class ScheduleSpec:
 
     @property
     def instant(self) -> int | None:
-        """The second of a single date, rounded up: it is never early."""
+        """The second of a single date, rounded up; None otherwise."""
         if not isinstance(self.at, datetime):
             return None
         return next_whole_second(self.at if self.at.tzinfo else self.at.replace(tzinfo=UTC))
 
     def trigger(self, *, anchor: int) -> Trigger:
-        """Return when to fire for an agent that was first defined a moment before `anchor`.
+        """Return the trigger for an agent that was first defined just before `anchor`.
 
-        An interval begins there, `after` later. A date fires once unless `max_repeats` says how
-        often: then a second apart, as there is one tick a second at most.
+        An interval starts there, plus `after`. A single date fires once, or `max_repeats` times in
+        consecutive seconds.
         """
         limits = build.BoundFields()
         if self.max_repeats is not None:
@@ -101,20 +101,20 @@ class ScheduleSpec:
             limits["start_at"] = rfc3339(first)
             return build.every(self.interval, **limits)
         if self.instant is not None:
-            begin = max(self.instant, first) if self.after else self.instant
-            return build.at(*(rfc3339(begin + n) for n in range(self.max_repeats or 1)))
+            start = max(self.instant, first) if self.after else self.instant
+            return build.at(*(rfc3339(start + n) for n in range(self.max_repeats or 1)))
         if self.after:
             limits["delay"] = self.after
         if self.cron is not None:
             return build.cron(self.cron, **limits)
-        assert isinstance(self.at, time), "it was checked"
+        assert isinstance(self.at, time), "__post_init__ checked it"
         return build.daily(self.at.replace(tzinfo=None), **limits)
 
-    def told(self) -> dict[str, object]:
-        """Return it as a tick tells of it: what was given, as texts and numbers."""
-        return dict(self._told())
+    def as_fields(self) -> dict[str, object]:
+        """Return the given fields as strings and numbers, for a tick."""
+        return dict(self._fields())
 
-    def _told(self) -> Iterator[tuple[str, object]]:
+    def _fields(self) -> Iterator[tuple[str, object]]:
         for field in fields(self):
             value = getattr(self, field.name)
             if value is not None:
@@ -122,7 +122,7 @@ class ScheduleSpec:
 
 
 class TimerTick(BaseModel):
-    """One fire of a timer. Engines are not shown it, only what `AgentContext` tells of it."""
+    """One fire of a timer. Engines read it only through `AgentContext`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -133,9 +133,9 @@ class TimerTick(BaseModel):
 
 
 def _check_cron(text: object) -> None:
-    """Refuse what is no cron text of five fields; what is in them the core looks at."""
+    """Refuse anything but a string with five fields; the core checks their contents."""
     if not isinstance(text, str):
-        raise ValueError(f"cron must be a text, not {text!r}")  # noqa: TRY004 - as the others
+        raise ValueError(f"cron must be a string, not {text!r}")  # noqa: TRY004 - as the others
     found = len(text.split())
     if found != 5:
         hint = "minute hour day_of_month month day_of_week, in UTC"

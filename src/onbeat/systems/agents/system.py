@@ -1,10 +1,10 @@
-"""Agents as schedules: what each is started by, what a run of it does, and what follows from that.
+"""Agents as schedules: their definitions, their runs, and the delivery of artifacts.
 
 Every agent is a schedule `agents/<name>` whose target is a function of this process. A timer is its
-trigger; an agent without one is started by the artifact it consumes: `request_id` is the
-artifact's, so that each starts it once, whoever tries again. An artifact is kept with the agents
-that are to be started for it, and marked when they are: what is left over after an error is tried
-again every second, and after a crash the next start does the rest.
+trigger; an agent without one is started by the artifacts it consumes, each with the artifact's id
+as `request_id`, so that it starts the agent once. An artifact is stored with the agents that are to
+be started for it, and marked when they are; deliveries that failed are retried every second, and
+after a crash by the next start.
 """
 
 import asyncio
@@ -28,27 +28,26 @@ from onbeat.service.service import Service
 from onbeat.systems.agents.blackboard import EXTERNAL, Artifact, Blackboard, type_name
 from onbeat.systems.agents.builder import PREFIX, AgentBuilder
 from onbeat.systems.agents.context import AgentContext, ContextBuilder, read_names
-from onbeat.systems.agents.offers import TYPES, Offer, forget_taken, offered, take
-from onbeat.systems.agents.payloads import decoded, differing, encoded
-from onbeat.systems.agents.payloads import told as error_of
+from onbeat.systems.agents.offers import TYPES, Offer, forget_taken, open_offers, take
+from onbeat.systems.agents.payloads import decode, differing, encode, error_text
 from onbeat.systems.agents.specs import ScheduleSpec, TimerTick
 from onbeat.systems.base import PeriodicTask
 
 log = logging.getLogger("onbeat.systems")
 
 SOURCE = "agents"
-STOPPED = "run_until_idle is over: the next start goes on"  # the note of a pause that we undo
-AT_ONCE = 64  # groups, schedules or runs, of what is done to many
-MOST_UNFINISHED = 10_000  # runs that are looked at, for what they were started by
-DELIVER_EVERY = 1.0  # seconds between two tries to start what could not be started
-FORGET_EVERY = 3_600_000  # milliseconds between two looks at what was taken long ago
-LONGEST_END = 5.0  # seconds that publishing may take when the process ends
+STOPPED = "paused by run_until_idle until the next start"  # the note of a pause
+AT_ONCE = 64  # groups, schedules or runs that are changed concurrently
+MOST_UNFINISHED = 10_000  # runs whose inputs are read
+DELIVER_EVERY = 1.0  # seconds
+FORGET_EVERY = 3_600_000  # milliseconds between two deletions of old results of offers
+LONGEST_END = 5.0  # seconds that publishing may take when the process stops
 LONGEST_REQUEST = 200  # characters
 Run = Callable[..., Awaitable[dict[str, object]]]
 
 
 class AgentSystem:
-    """The agents of a process, and the blackboard they share."""
+    """The agents of a process, and their blackboard."""
 
     def __init__(self) -> None:
         self.agents: dict[str, AgentBuilder] = {}
@@ -57,26 +56,26 @@ class AgentSystem:
         self._service: Service | None = None
         self._publishing: set[asyncio.Task[list[Artifact[BaseModel]]]] = set()
         self._deliverer: PeriodicTask | None = None
-        self._forgets_at = 0  # milliseconds
+        self._forget_at = 0  # milliseconds
 
     def add(self, name: str) -> AgentBuilder:
-        """Return a new agent."""
+        """Add an agent."""
         if name in self.agents:
             raise ValueError(f"two agents are called {name!r}")
         if name in (EXTERNAL, "timer"):
-            raise ValueError(f"no agent is called {name!r}: that is who else publishes")
-        found = self.agents[name] = AgentBuilder(name, self.blackboard.know)
+            raise ValueError(f"the name {name!r} is reserved for another publisher")
+        found = self.agents[name] = AgentBuilder(name, self.blackboard.register)
         return found
 
     def check(self) -> None:
-        """Refuse agents that could not do what they are for, before anything starts."""
+        """Check all agents before anything starts."""
         for agent in self.agents.values():
             agent.check()
         for agent in self.agents.values():
             agent.is_frozen = True
 
     def function_of(self, agent: AgentBuilder) -> Run:
-        """Return what the runs of an agent call."""
+        """Return the function that the runs of an agent call."""
 
         async def run_agent(run: Attempt, artifacts: Sequence[str] = ()) -> dict[str, object]:
             return await self._run(agent, run, artifacts)
@@ -85,46 +84,46 @@ class AgentSystem:
 
     # -- as schedules
 
-    async def begin(self, service: Service) -> None:
-        """Define the agents, each as it was if it says the same, and do what was left undone."""
+    async def start(self, service: Service) -> None:
+        """Define the agents, unchanged ones as they were, and continue pending deliveries."""
         self._service = service
         await self.blackboard.open(service)
         await self._set_places()
         rows = await self._rows(self.agents.values())
         now = service.clock.now()
-        made = [
+        schedules = [
             self._schedule(each, rows.get(each.schedule_id), now) for each in self.agents.values()
         ]
-        fresh = [each for each in self.agents.values() if each.schedule_id not in rows]
-        # An interval fires at once: also if that was a moment ago by the time it is written.
-        begins = {
+        new = [each for each in self.agents.values() if each.schedule_id not in rows]
+        # The first tick of an interval is due now, even if it is written a moment later.
+        positions = {
             each.schedule_id: InitialPosition(ticked_at=now)
-            for each in fresh
+            for each in new
             if each.spec is not None and each.spec.interval is not None
         }
-        if made:
-            await service.define(made, source=SOURCE, beginnings=begins)
-        await self.go_on(service)
-        await self._tell_of_strangers()
+        if schedules:
+            await service.define(schedules, source=SOURCE, beginnings=positions)
+        await self.resume_timers(service)
+        await self._warn_of_unknown_agents()
         await self._register_types()
         await self._deliver_pending()
         if self._deliverer is None:
-            step = self._look_for_work
+            step = self._step
             self._deliverer = PeriodicTask("artifacts of agents", step, every=DELIVER_EVERY)
-            self._deliverer.begin()
+            self._deliverer.start()
 
-    async def end(self) -> None:
-        """Let what is being published come to its end, while the store is open."""
+    async def stop(self) -> None:
+        """Finish publishing while the store is open."""
         if self._deliverer is not None:
-            await self._deliverer.end()
+            await self._deliverer.stop()
             self._deliverer = None
         if self._publishing:
             await asyncio.wait(self._publishing, timeout=LONGEST_END)
 
-    async def go_on(self, service: Service) -> bool:
+    async def resume_timers(self, service: Service) -> bool:
         """Resume the timers that `stop_timers` paused; return whether there were any.
 
-        What fell due meanwhile is caught up, unless an agent's policy says that it never is.
+        Ticks that became due meanwhile are caught up, unless an agent's policy excludes that.
         """
         rows = await self._rows(self._timed(), service)
         stopped = [each for each, row in rows.items() if row.paused and row.pause_note == STOPPED]
@@ -138,27 +137,27 @@ class AgentSystem:
         return bool(stopped)
 
     async def stop_timers(self) -> None:
-        """Have no timer fire until the next start. What runs goes on."""
+        """Pause all timers until the next start. Runs in progress continue."""
         rows = await self._rows(self._timed())
-        going = [each for each, row in rows.items() if not row.paused]
+        active = [each for each, row in rows.items() if not row.paused]
 
         async def stop(schedule_id: str) -> object:
-            return await self._asked.pause(schedule_id, note=STOPPED)
+            return await self._started_service.pause(schedule_id, note=STOPPED)
 
-        await _each(going, stop)
+        await _each(active, stop)
 
     async def is_idle(self) -> bool:
-        """Return whether no timer will fire and no run of an agent waits or is under way."""
-        # What happens meanwhile writes an event: then nothing is known, and who asks asks again.
-        before = await self._asked.newest_event()
+        """Return whether no timer will fire, and no run of an agent waits or is in progress."""
+        # A concurrent change writes an event: then the answer is no, and the caller asks again.
+        before = await self._started_service.newest_event()
         rows = await self._rows(self._timed())
         if any(row.next_run_at is not None and not row.paused for row in rows.values()):
             return False
         own = {each.schedule_id for each in self.agents.values()}
-        groups = [row for row in await self._asked.groups() if row.name in own]
+        groups = [row for row in await self._started_service.groups() if row.name in own]
         if self._own_pending() or any(row.used or row.waiting for row in groups):
             return False
-        return await self._asked.newest_event() == before
+        return await self._started_service.newest_event() == before
 
     def _timed(self) -> list[AgentBuilder]:
         return [each for each in self.agents.values() if each.spec is not None]
@@ -167,28 +166,34 @@ class AgentSystem:
         self, agents: Iterable[AgentBuilder], service: Service | None = None
     ) -> dict[str, ScheduleRow]:
         ids = [each.schedule_id for each in agents]
-        found = await (service or self._asked).schedules(ScheduleFilter(ids=ids)) if ids else []
+        found = (
+            await (service or self._started_service).schedules(ScheduleFilter(ids=ids))
+            if ids
+            else []
+        )
         return {row.schedule_id: row for row in found}
 
-    async def _tell_of_strangers(self) -> None:
-        """Warn of timers whose agents this program does not have: their runs wait for ever."""
+    async def _warn_of_unknown_agents(self) -> None:
+        """Log timers whose agents this program does not have: their runs wait."""
         own = {each.schedule_id for each in self.agents.values()}
-        for row in await self._asked.schedules(ScheduleFilter(source=SOURCE)):
-            going = row.next_run_at is not None and not row.paused
-            if going and row.schedule_id not in own:
-                told = "%s has a timer, and no agent here: its runs wait (onbeat delete %s ends it)"
-                log.warning(told, row.schedule_id, row.schedule_id)
+        for row in await self._started_service.schedules(ScheduleFilter(source=SOURCE)):
+            is_active = row.next_run_at is not None and not row.paused
+            if is_active and row.schedule_id not in own:
+                message = (
+                    "%s has a timer but no agent here, so its runs wait (remove: onbeat delete %s)"
+                )
+                log.warning(message, row.schedule_id, row.schedule_id)
 
     async def _set_places(self) -> None:
-        """Have each agent run as often at the same time as it says."""
-        there = {row.name: row.places for row in await self._asked.groups()}
+        """Set the concurrency limit of each agent."""
+        existing = {row.name: row.places for row in await self._started_service.groups()}
         wanted = {each.schedule_id: each.places for each in self.agents.values()}
-        new = [name for name, places in wanted.items() if there.get(name) != places]
+        changed = [name for name, places in wanted.items() if existing.get(name) != places]
 
         async def set_places(name: str) -> object:
-            return await self._asked.set_group(name, places=wanted[name])
+            return await self._started_service.set_group(name, places=wanted[name])
 
-        await _each(new, set_places)
+        await _each(changed, set_places)
 
     def _schedule(self, agent: AgentBuilder, row: ScheduleRow | None, now: int) -> Schedule:
         target = Target("python", {"python": agent.schedule_id})
@@ -205,7 +210,7 @@ class AgentSystem:
     async def _run(
         self, agent: AgentBuilder, run: Attempt, artifact_ids: Sequence[str]
     ) -> dict[str, object]:
-        """Have the engines of an agent do their work, and publish what they return, once."""
+        """Run the engines of an agent, and publish what they return, once."""
         await self.blackboard.refresh()
         inputs = [self.blackboard.artifact(each) for each in artifact_ids]
         correlation_id = inputs[0].correlation_id if inputs else run.key[:32]
@@ -221,7 +226,7 @@ class AgentSystem:
         drafts = [
             self._draft(
                 each,
-                # The same for every attempt at this run: what was published once stays as it is.
+                # The same id at every attempt, so that artifacts are published once.
                 artifact_id=f"{run.key[:40]}-{n}",
                 produced_by=agent.name,
                 correlation_id=correlation_id,
@@ -229,7 +234,7 @@ class AgentSystem:
             )
             for n, each in enumerate(await _outputs(agent, ctx))
         ]
-        return {"artifacts": [each.id for each in await self._to_its_end(self._publish(drafts))]}
+        return {"artifacts": [each.id for each in await self._uncancelled(self._publish(drafts))]}
 
     async def publish(
         self,
@@ -239,14 +244,16 @@ class AgentSystem:
         correlation_id: str | None,
         request_id: object = None,
     ) -> Artifact[BaseModel]:
-        """Publish what comes from outside. The same `request_id` is the same artifact."""
+        """Publish an artifact from outside. The same `request_id` gives the same artifact."""
         if not isinstance(payload, BaseModel) or isinstance(payload, TimerTick):
-            raise TypeError(f"{shown(payload)} is no artifact: give a model of your own")
-        artifact_id = self._asked.new_id()
+            raise TypeError(
+                f"{shown(payload)} is not an artifact: use a pydantic model of your own"
+            )
+        artifact_id = self._started_service.new_id()
         if request_id is not None:
             if not isinstance(request_id, str) or not 0 < len(request_id) <= LONGEST_REQUEST:
                 hint = f"1 to {LONGEST_REQUEST} characters"
-                raise ValueError(f"request_id must be a text, not {shown(request_id)} ({hint})")
+                raise ValueError(f"request_id must be a string, not {shown(request_id)} ({hint})")
             artifact_id = f"{EXTERNAL}:{request_id}"
             await self.blackboard.refresh()  # it may have been published by another process
         draft = self._draft(
@@ -256,13 +263,13 @@ class AgentSystem:
             correlation_id=correlation_id or artifact_id,
             tags=read_names("tags", tags),
         )
-        (kept,) = await self._to_its_end(self._publish([draft]))
+        (artifact,) = await self._uncancelled(self._publish([draft]))
         if request_id is not None and (
-            type(kept.payload) is not type(payload) or differing(kept.payload, payload)
+            type(artifact.payload) is not type(payload) or differing(artifact.payload, payload)
         ):
-            problem = f"artifact {artifact_id} was published already, and is another"
-            raise ValueError(f"request_id: {problem} (another request id)")
-        return kept
+            problem = f"artifact {artifact_id} was published already with other contents"
+            raise ValueError(f"request_id: {problem} (use another request id)")
+        return artifact
 
     def _draft(
         self,
@@ -273,26 +280,26 @@ class AgentSystem:
         correlation_id: str,
         tags: frozenset[str],
     ) -> Artifact[BaseModel]:
-        at = datetime.fromtimestamp(self._asked.clock.now() / 1000, UTC)
-        name = self.blackboard.know(type(payload))
+        at = datetime.fromtimestamp(self._started_service.clock.now() / 1000, UTC)
+        name = self.blackboard.register(type(payload))
         return Artifact(artifact_id, name, payload, produced_by, correlation_id, tags, at)
 
-    async def _to_its_end(
+    async def _uncancelled(
         self, publishing: Coroutine[object, object, list[Artifact[BaseModel]]]
     ) -> list[Artifact[BaseModel]]:
-        """Publish, also if whoever asked for it is cancelled: a run may time out meanwhile."""
+        """Finish publishing even if the caller is cancelled, as by the timeout of a run."""
         task = asyncio.create_task(publishing)
         self._publishing.add(task)
         task.add_done_callback(self._publishing.discard)
         return await asyncio.shield(task)
 
     async def _publish(self, drafts: Sequence[Artifact[BaseModel]]) -> list[Artifact[BaseModel]]:
-        """Keep artifacts, one after the other, and start the agents that each is for."""
-        for each in drafts[1:]:  # one that cannot be kept is found before the first is
-            encoded(each.payload, name=each.type)
-        made: list[Artifact[BaseModel]] = []
+        """Store artifacts one after the other, and start the agents that each triggers."""
+        for each in drafts[1:]:  # refuse invalid ones before the first is stored
+            encode(each.payload, name=each.type)
+        published: list[Artifact[BaseModel]] = []
         for draft in drafts:
-            kept = await self.blackboard.keep(
+            stored = await self.blackboard.keep(
                 draft.payload,
                 artifact_id=draft.id,
                 produced_by=draft.produced_by,
@@ -300,25 +307,25 @@ class AgentSystem:
                 tags=draft.tags,
                 pending=[each.name for each in self.agents.values() if _is_triggered(each, draft)],
             )
-            await self._deliver(kept.id, self._own_pending().get(kept.id, ()))
-            made.append(kept)
-        return made
+            await self._deliver(stored.id, self._own_pending().get(stored.id, ()))
+            published.append(stored)
+        return published
 
     async def discard(self, model: type[BaseModel], *, before: datetime) -> int:
-        """Forget artifacts of a type up to then, or up to the first that a run still waits for."""
+        """Delete artifacts of a type up to an instant, or up to the first that a run needs."""
         await self.blackboard.refresh()
-        needed = {*self.blackboard.pending()}  # before the runs: what was pending may be one then
+        needed = {*self.blackboard.pending()}  # first: a pending one may become a run
         for status in ("ENQUEUED", "STARTED"):
             which = RunFilter(status=status, source=SOURCE)
-            for run in await self._asked.runs(which, limit=MOST_UNFINISHED):
-                given = (run.inputs or {}).get("artifacts")
-                needed.update(map(str, given) if isinstance(given, list) else ())
+            for run in await self._started_service.runs(which, limit=MOST_UNFINISHED):
+                ids = (run.inputs or {}).get("artifacts")
+                needed.update(map(str, ids) if isinstance(ids, list) else ())
         return await self.blackboard.discard(model, before=before, but=needed)
 
     # -- deliveries
 
     def _own_pending(self) -> Mapping[str, Sequence[str]]:
-        """Return artifacts, and the agents of this program still to be started for each."""
+        """Return artifacts, and the agents of this program that are to be started for each."""
         found = {
             artifact_id: [name for name in names if name in self.agents]
             for artifact_id, names in self.blackboard.pending().items()
@@ -326,46 +333,50 @@ class AgentSystem:
         return {artifact_id: names for artifact_id, names in found.items() if names}
 
     async def _deliver_pending(self) -> None:
-        """Do what was left undone, here or by a process that is gone."""
+        """Continue deliveries that failed, or that another process did not finish."""
         for artifact_id, names in self._own_pending().items():
             await self._deliver(artifact_id, names)
 
-    async def _look_for_work(self) -> None:
-        """Do what was left undone, and take what was offered over HTTP."""
+    async def _step(self) -> None:
+        """Continue pending deliveries, and take offers."""
         await self._deliver_pending()
-        for artifact_id, offer in (await offered(self._asked)).items():
+        for artifact_id, offer in (await open_offers(self._started_service)).items():
             if self.blackboard.model_of(offer.type) is not None:
-                await take(self._asked, artifact_id, await self._taken(artifact_id, offer))
-        if (now := self._asked.clock.now()) >= self._forgets_at:
-            await forget_taken(self._asked)
-            self._forgets_at = now + FORGET_EVERY
+                await take(
+                    self._started_service,
+                    artifact_id,
+                    await self._publish_offer(artifact_id, offer),
+                )
+        if (now := self._started_service.clock.now()) >= self._forget_at:
+            await forget_taken(self._started_service)
+            self._forget_at = now + FORGET_EVERY
 
-    async def _taken(self, artifact_id: str, offer: Offer) -> Offer:
-        """Publish what was offered, if it is what its type says; return what became of it.
+    async def _publish_offer(self, artifact_id: str, offer: Offer) -> Offer:
+        """Publish an offered artifact if it is valid; return the offer with its result.
 
-        Whatever the model raises is a refusal: an offer never keeps those after it from their turn.
-        A store that fails is not, and the offer is taken later.
+        Any error of the model refuses the offer, so that the next ones are not blocked. An error of
+        the store does not: the offer is taken later.
         """
         model = self.blackboard.model_of(offer.type)
-        assert model is not None, "it was looked for"
+        assert model is not None, "the caller has checked it"
         try:
             await self.publish(
-                decoded(model, offer.payload),
+                decode(model, offer.payload),
                 tags=offer.tags,
                 correlation_id=offer.correlation_id,
                 request_id=artifact_id.removeprefix(f"{EXTERNAL}:"),
             )
-        except (ValueError, InvalidSchedule) as wrong:  # those of pydantic are of the first kind
-            return replace(offer, state="refused", error=error_of(wrong))
+        except (ValueError, InvalidSchedule) as wrong:  # pydantic raises ValueError
+            return replace(offer, state="refused", error=error_text(wrong))
         except (OnbeatError, OSError):
-            raise  # it is tried again
-        except Exception as wrong:  # a model has code of its own: the other offers do not wait
+            raise  # retried later
+        except Exception as wrong:  # raised by the model's own code
             log.exception("artifact %s of type %s cannot be validated", artifact_id, offer.type)
-            return replace(offer, state="refused", error=f"its model raises {type(wrong).__name__}")
+            return replace(offer, state="refused", error=f"its model raised {type(wrong).__name__}")
         return replace(offer, state="published")
 
     async def _register_types(self) -> None:
-        """Have other processes know which types can be offered to this program."""
+        """Register the types that can be offered to this program."""
         consumed = {
             type_name(each.model): sorted(
                 agent.name
@@ -376,14 +387,14 @@ class AgentSystem:
             for each in agent.subscriptions
         }
         for name, triggers in consumed.items():
-            await self._asked.keep(TYPES, name, {"triggers": triggers})
+            await self._started_service.keep(TYPES, name, {"triggers": triggers})
 
     async def _deliver(self, artifact_id: str, names: Sequence[str]) -> None:
-        """Start the agents that an artifact is for, each once, and mark that."""
+        """Start the agents that an artifact triggers, each once, and mark the artifact."""
 
         async def start(name: str) -> None:
             try:
-                await self._asked.start(
+                await self._started_service.start(
                     PREFIX + name,
                     request_id=artifact_id,
                     inputs={"artifacts": [artifact_id]},
@@ -391,25 +402,25 @@ class AgentSystem:
                     note=self.blackboard.type_of(artifact_id),
                 )
             except NoSuchSchedule:
-                log.warning("artifact %s is for agent %s, which is gone", artifact_id, name)
+                log.warning("artifact %s: agent %s was deleted, not started", artifact_id, name)
 
         await _each(names, start)
-        await self.blackboard.delivered(artifact_id, names)
+        await self.blackboard.mark_delivered(artifact_id, names)
 
     @property
-    def _asked(self) -> Service:
-        assert self._service is not None, "it has begun"
+    def _started_service(self) -> Service:
+        assert self._service is not None, "it was started"
         return self._service
 
 
 async def _each(names: Sequence[str], do: Callable[[str], Awaitable[object]]) -> None:
-    """Do something to many, some at a time: they share a commit where the store can."""
-    for begin in range(0, len(names), AT_ONCE):
-        await asyncio.gather(*map(do, names[begin : begin + AT_ONCE]))
+    """Do something for many names, some concurrently, so that the store may share commits."""
+    for first in range(0, len(names), AT_ONCE):
+        await asyncio.gather(*map(do, names[first : first + AT_ONCE]))
 
 
 def _anchor(spec: ScheduleSpec, row: ScheduleRow | None, now: int) -> int:
-    """Return where the grid of a timer begins: where it did, while its interval is the same."""
+    """Return where the grid of a timer starts; it stays while the interval is the same."""
     if row is None:
         return now // 1000 + 1
     if spec.interval is None:
@@ -421,54 +432,55 @@ def _anchor(spec: ScheduleSpec, row: ScheduleRow | None, now: int) -> int:
     inner = found.trigger if isinstance(found, Bounded) else found
     if not isinstance(inner, Every) or inner.every != parse_duration(spec.interval):
         return now // 1000 + 1
-    assert inner.start_at is not None, "intervals are made with one"
+    assert inner.start_at is not None, "ScheduleSpec sets it"
     return parse_instant(inner.start_at) - (spec.after or timedelta(0)) // timedelta(seconds=1)
 
 
 def _tick(
     agent: AgentBuilder, spec: ScheduleSpec, run: Attempt, correlation_id: str
 ) -> Artifact[BaseModel]:
-    """Return the tick of a timer, as an input: it is on no blackboard."""
+    """Return the tick of a timer as an input; it is not on the blackboard."""
     fire = datetime.fromtimestamp(run.run_at, UTC)
     tick = TimerTick(
         timer_name=agent.name,
         fire_time=fire,
         iteration=run.iteration - 1,
-        schedule_spec=spec.told(),
+        schedule_spec=spec.as_fields(),
     )
     tags = frozenset({"system", "timer"})
     return Artifact(f"timer:{run.key}", "TimerTick", tick, "timer", correlation_id, tags, fire)
 
 
 async def _outputs(agent: AgentBuilder, ctx: AgentContext) -> list[BaseModel]:
-    """Return what the engines of an agent give, in their order."""
+    """Return what the engines of an agent return, in order."""
     found: list[object] = []
     for engine in agent.engines:
-        given: object = await engine(ctx)
-        several = [] if given is None else [given] if isinstance(given, BaseModel) else given
+        returned: object = await engine(ctx)
+        one = [returned] if isinstance(returned, BaseModel) else returned
+        several = [] if returned is None else one
         if not isinstance(several, list | tuple):
             raise TypeError(
-                f"agent {agent.name!r} returned {shown(given)}: a model, a list or None"
+                f"agent {agent.name!r} returned {shown(returned)} (a model, a list or None)"
             )
         found += several
     return [_checked(agent, each) for each in found]
 
 
 def _checked(agent: AgentBuilder, output: object) -> BaseModel:
-    """Return what an engine gave, or refuse what its agent never publishes."""
+    """Return an output of an engine, or refuse an undeclared one."""
     known = ", ".join(map(type_name, agent.outputs)) or "nothing"
     if not isinstance(output, BaseModel):
-        told, hint = shown(output), "a model"
+        name, hint = shown(output), "a model"
     elif type(output) not in agent.outputs:
-        told = type_name(type(output))
-        hint = f".publishes({told}) adds it"
+        name = type_name(type(output))
+        hint = f".publishes({name}) adds it"
     else:
         return output
-    raise TypeError(f"agent {agent.name!r} returned {told}, and publishes {known} ({hint})")
+    raise TypeError(f"agent {agent.name!r} returned {name}, but publishes {known} ({hint})")
 
 
 def _is_triggered(agent: AgentBuilder, artifact: Artifact[BaseModel]) -> bool:
-    """Return whether an artifact runs an agent: no timer does, and it is not its own."""
+    """Return whether an artifact triggers an agent: not with a timer, and not its own."""
     if agent.spec is not None or agent.name == artifact.produced_by:
         return False
     try:

@@ -1,7 +1,7 @@
-"""Flows that are to be ended on their panel, which is asked until it has done so.
+"""Cancel flows on a panel, retrying until the panel confirms.
 
-What it could not be asked, or did not do, is kept: whoever starts next goes on asking. After a day
-that is given up, and told.
+Unconfirmed requests are stored, so that the next process continues them. After a day a request is
+given up, with a log line.
 """
 
 import asyncio
@@ -20,53 +20,53 @@ from onbeat.systems.flows.panel import Panel, PanelAway, PanelRefuses, panel_err
 
 log = logging.getLogger("onbeat.timer")
 
-TO_END = "flow-end"
-LAST_WORDS = 8.0  # seconds that whoever ends a flow waits for the panel
-FIRST_WAIT, LONGEST_WAIT = 0.2, 60.0  # seconds until it is asked again
+TO_END = "flow-end"  # document kind: unconfirmed cancellations
+LAST_WORDS = 8.0  # seconds to wait for the panel when a flow is cancelled
+FIRST_WAIT, LONGEST_WAIT = 0.2, 60.0  # seconds between two requests
 GIVEN_UP_AFTER = 86_400_000  # milliseconds
 GONE = (404, 410)
 
 
 class PendingCancel(msgspec.Struct, frozen=True):
-    """A flow whose end was asked for, and not confirmed."""
+    """A flow whose cancellation was requested and not confirmed."""
 
     url: str  # of the panel
     fid: str
-    key: str  # what it was launched for
+    key: str  # the key of the flow
     since: int  # milliseconds
 
 
 class Cancellations:
-    """Ends flows on a panel, however long that takes."""
+    """Cancels flows on a panel, with retries."""
 
     def __init__(self, panel: Panel, store: Store) -> None:
         self._panel, self._store = panel, store
-        self._unkept: dict[str, PendingCancel] = {}  # those that the store could not be told of
+        self._unsaved: dict[str, PendingCancel] = {}  # requests that the store did not take
         self._repeating: asyncio.Task[None] | None = None
 
-    async def end(self, attempt: Attempt, made: FlowLaunch, key: str) -> Sequence[str]:
-        """Ask the panel to end a flow, and go on asking if it does not; return what is told."""
-        done, line = await self._asked(made.fid)
+    async def cancel(self, attempt: Attempt, launch: FlowLaunch, key: str) -> Sequence[str]:
+        """Cancel a flow, and retry in the background if need be; return lines for the run's log."""
+        done, line = await self._request(launch.fid)
         if done:
             return [line]
-        log.error("%s: %s could not be ended, and is tried again: %s", key, made.fid, line)
-        to_end = PendingCancel(self._panel.url, made.fid, key, self._store.clock.now())
+        log.error("%s: %s could not be canceled, will be retried: %s", key, launch.fid, line)
+        pending = PendingCancel(self._panel.url, launch.fid, key, self._store.clock.now())
         name = f"{attempt.run_id}.{attempt.attempt}"
         try:
-            body = msgspec.to_builtins(to_end)
+            body = msgspec.to_builtins(pending)
             await self._store.keep(TO_END, name, body, user_id=attempt.user_id)
         except OnbeatError:
-            self._unkept[name] = to_end
+            self._unsaved[name] = pending
         self.repeat()
-        return [line, "the panel has not ended it: it is asked again"]
+        return [line, "the panel has not canceled it; the request is retried"]
 
     def repeat(self) -> None:
-        """Go on asking for what is to be ended, if there is anything."""
+        """Retry unconfirmed cancellations, if there are any."""
         if self._repeating is None or self._repeating.done():
             self._repeating = asyncio.ensure_future(self._repeat())
 
     async def close(self) -> None:
-        """Ask no more; whoever is next does."""
+        """Stop retrying in this process."""
         if self._repeating is not None:
             self._repeating.cancel()
             await asyncio.wait([self._repeating])
@@ -74,39 +74,39 @@ class Cancellations:
     async def _repeat(self) -> None:
         wait = FIRST_WAIT
         while True:
-            with suppress(OnbeatError):  # of the store: it is asked again
-                to_end = await self._listed()
-                if not to_end:
+            with suppress(OnbeatError):  # of the store: retried
+                pending = await self._pending()
+                if not pending:
                     return
-                for name, each in to_end.items():
-                    if await self._is_over(each):
-                        self._unkept.pop(name, None)
+                for name, each in pending.items():
+                    if await self._is_settled(each):
+                        self._unsaved.pop(name, None)
                         await self._store.forget(TO_END, name)
             await asyncio.sleep(wait)
             wait = min(wait * 2, LONGEST_WAIT)
 
-    async def _listed(self) -> dict[str, PendingCancel]:
-        found = dict(self._unkept)
+    async def _pending(self) -> dict[str, PendingCancel]:
+        found = dict(self._unsaved)
         for row in await self._store.kept_all(TO_END):
             with suppress(msgspec.ValidationError):
                 found[row.name] = msgspec.convert(row.body, PendingCancel)
         return found
 
-    async def _is_over(self, each: PendingCancel) -> bool:
-        """Ask once more; return whether it need not be asked again."""
+    async def _is_settled(self, each: PendingCancel) -> bool:
+        """Retry once; return whether no further retry is needed."""
         done, line = False, f"flows_panel is {self._panel.url} now"
         if each.url == self._panel.url:
-            done, line = await self._asked(each.fid)
+            done, line = await self._request(each.fid)
         if done:
-            log.info("%s: %s is ended", each.key, each.fid)
+            log.info("%s: %s is canceled", each.key, each.fid)
         elif self._store.clock.now() - each.since > GIVEN_UP_AFTER:
-            told_of = "%s: %s on %s could not be ended for a day, and may run: %s"
-            log.error(told_of, each.key, each.fid, each.url, line)
+            message = "%s: %s on %s could not be canceled for a day, and may be running: %s"
+            log.error(message, each.key, each.fid, each.url, line)
             return True
         return done
 
-    async def _asked(self, fid: str) -> tuple[bool, str]:
-        """Ask for the end of a flow; return whether it is over, and what is told of that."""
+    async def _request(self, fid: str) -> tuple[bool, str]:
+        """Send one request; return whether the flow has ended, and a line for the run's log."""
         path = f"/outputs/{quote(fid, safe='')}"
         why = "no answer"
         try:

@@ -1,6 +1,6 @@
-"""What a `schedule:` block of a flow says, as typed values: read, or refused with the field.
+"""Read the `schedule:` block of a flow into typed values, or refuse it, naming the field.
 
-A block is in the YAML that a flow has as `meta[].data`. It says when by `cron` and by nothing else.
+The block is in the YAML of `meta[].data` of a flow. Its only trigger is `cron`.
 """
 
 import re
@@ -17,20 +17,20 @@ from onbeat.errors import InvalidSchedule, naming, shown
 from onbeat.systems.field_names import renamed_errors
 
 TIMER_NAME = "Timer"
-TIMER_NAMESPACE = "kodosumi"  # where others look for an actor of that name
+TIMER_NAMESPACE = "kodosumi"  # the Ray namespace of the mirror actor
 TIMER_USER = "timer"
-SOURCE = "flows"  # whose schedules these are, in the store
+SOURCE = "flows"  # the `source` of these schedules in the store
 FIELDS = 5  # minute hour day month weekday
-DIGEST = 12  # of a key whose characters no id can have
-# What is missed runs once, however long the timer was down; what is under way is found again.
+DIGEST = 12  # length of the digest of a key that is not a valid id
+# Missed ticks run once, however long the timer was down; running flows are reattached.
 POLICY: Mapping[str, object] = {"catchup_window": "8784h"}
-WORDS = {"run.inputs": "inputs", "run.python": "entry_point", "run.flow.url": "url"}
+FIELD_NAMES = {"run.inputs": "inputs", "run.python": "entry_point", "run.flow.url": "url"}
 NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._/-]")
 ENTRY_POINT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
 
 
 class ScheduleConfig(msgspec.Struct, frozen=True):
-    """A block `schedule:` of a flow. Delays are seconds."""
+    """The block `schedule:` of a flow. Delays are in seconds."""
 
     cron: str
     inputs: dict[str, object] = msgspec.field(default_factory=dict)
@@ -38,11 +38,11 @@ class ScheduleConfig(msgspec.Struct, frozen=True):
     timezone: str = "UTC"
     retry_count: int = 0
     retry_delay: int = 60
-    entry_point: str = ""  # module:function, to run on a cluster instead of asking the panel
+    entry_point: str = ""  # module:function, run on a Ray cluster instead of on the panel
 
 
 class ScheduleStatus(msgspec.Struct, frozen=True):
-    """How a scheduled flow stands. Instants are RFC 3339; an invalid one has a reason, no more."""
+    """The status of a scheduled flow. Instants are RFC 3339; an invalid one has only a reason."""
 
     key: str
     schedule_id: str
@@ -60,7 +60,7 @@ class ScheduleStatus(msgspec.Struct, frozen=True):
 
 
 class TimerStatus(msgspec.Struct, frozen=True):
-    """How the timer stands."""
+    """The status of the timer."""
 
     name: str
     pid: int | None
@@ -68,19 +68,19 @@ class TimerStatus(msgspec.Struct, frozen=True):
     interval: float  # seconds
     user: str
     exposes: str
-    active: int  # flows that run
-    total: int  # flows that are scheduled
-    invalid: dict[str, str]  # why, by key
+    active: int  # running flows
+    total: int  # scheduled flows
+    invalid: dict[str, str]  # reasons, by key
     panel: str = ""  # its URL
     problems: list[str] = msgspec.field(default_factory=list)  # what keeps flows from running
 
 
 def read_config(block: object) -> ScheduleConfig:
-    """Return what a block says, or refuse it by the field that is wrong."""
+    """Return the config of a block, or refuse it, naming the invalid field."""
     with naming("schedule"):
         if not isinstance(block, Mapping):
             hint = 'cron: "0 9 * * MON-FRI"'
-            raise InvalidSchedule("", f"{shown(block)} is no set of fields", hint=hint)
+            raise InvalidSchedule("", f"{shown(block)} is not a set of fields", hint=hint)
         for kind in sorted(KINDS.keys() - {"cron"}):
             if kind in block:
                 hint = 'cron: "*/15 * * * *" is every 15 minutes'
@@ -88,17 +88,17 @@ def read_config(block: object) -> ScheduleConfig:
         check_names(block, set(ScheduleConfig.__struct_fields__))
         if "cron" not in block:
             raise InvalidSchedule("cron", "it is missing", hint='cron: "0 9 * * MON-FRI"')
-        given = {name: value for name, value in block.items() if value is not None}
+        fields = {name: value for name, value in block.items() if value is not None}
         try:
             return msgspec.convert(
-                {name: _read(str(name), value) for name, value in given.items()}, ScheduleConfig
+                {name: _read(str(name), value) for name, value in fields.items()}, ScheduleConfig
             )
         except msgspec.ValidationError as refused:
             raise InvalidSchedule("", str(refused), hint="see the template") from None
 
 
 def _read(name: str, value: object) -> object:
-    """Return the value of a field of a block, or refuse it."""
+    """Return the value of a field, or refuse it."""
     match name:
         case "cron" if not isinstance(value, str):
             raise InvalidSchedule(name, f"{shown(value)} is not a text", hint='"0 9 * * MON-FRI"')
@@ -108,19 +108,23 @@ def _read(name: str, value: object) -> object:
             problem = f"{n} field{'s' * (n != 1)} in {shown(value)}"
             raise InvalidSchedule(name, problem, hint=hint)
         case "inputs" if not isinstance(value, Mapping):
-            raise InvalidSchedule(name, f"{shown(value)} is no set of names", hint="{limit: 100}")
+            raise InvalidSchedule(
+                name, f"{shown(value)} is not a set of names", hint="{limit: 100}"
+            )
         case "enabled" if not isinstance(value, bool):
             problem = f"{shown(value)} is neither true nor false"
             raise InvalidSchedule(name, problem, hint="true or false")
         case "timezone" if not isinstance(value, str):
-            raise InvalidSchedule(name, f"{shown(value)} is no zone", hint="such as Europe/Berlin")
+            raise InvalidSchedule(
+                name, f"{shown(value)} is not a zone", hint="such as Europe/Berlin"
+            )
         case "retry_count" if type(value) is not int or not 0 <= value <= LONGEST_RETRY:
             hint = f"0 to {LONGEST_RETRY}"
-            raise InvalidSchedule(name, f"{shown(value)} is no such number", hint=hint)
+            raise InvalidSchedule(name, f"{shown(value)} is not a valid number", hint=hint)
         case "retry_delay":
             return _delay(value)
         case "entry_point" if not isinstance(value, str) or not ENTRY_POINT.fullmatch(value):
-            problem = f"{shown(value)} names no function"
+            problem = f"{shown(value)} does not name a function"
             raise InvalidSchedule(name, problem, hint="module:function")
         case _:
             return value
@@ -132,18 +136,18 @@ def _delay(value: object) -> int:
     if isinstance(value, str):
         with naming("retry_delay"):
             return parse_duration(value).elapsed
-    problem = f"{shown(value)} is no length"
-    raise InvalidSchedule("retry_delay", problem, hint="seconds, or a text such as 5m")
+    problem = f"{shown(value)} is not a duration"
+    raise InvalidSchedule("retry_delay", problem, hint="seconds, or a string such as 5m")
 
 
 def schedule_key(expose: str, url: str) -> str:
-    """Return `expose_name/url` with one slash between the two, and none at the end."""
+    """Return `expose_name/url` with single slashes and none at the end."""
     path = "/".join(part for part in url.split("/") if part)
     return f"{expose}/{path}" if path else expose
 
 
 def schedule_id_of(key: str) -> str:
-    """Return the id that a key has: itself, or what is left of it and a digest of all of it."""
+    """Return the schedule id of a key: the key if it is a valid id, else adapted, with a digest."""
     parts = key.split("/")
     plain = NOT_IN_AN_ID.sub("_", key)
     if plain == key and ID.fullmatch(key) and not {".", "..", ""} & set(parts):
@@ -154,7 +158,7 @@ def schedule_id_of(key: str) -> str:
 
 
 def target_of(config: ScheduleConfig, *, url: str, key: str) -> dict[str, object]:
-    """Return what is run for a block: the flow on its panel, or its function on a cluster."""
+    """Return the target of a block: the flow on its panel, or its function on a Ray cluster."""
     inputs = {"inputs": config.inputs} if config.inputs else {}
     if config.entry_point:
         return {"python": config.entry_point, "on": "ray", **inputs}
@@ -162,7 +166,7 @@ def target_of(config: ScheduleConfig, *, url: str, key: str) -> dict[str, object
 
 
 def schedule_of(config: ScheduleConfig, *, url: str, key: str) -> Schedule:
-    """Return the schedule that a block asks for, or refuse it in the words of the block."""
+    """Return the schedule of a block; errors name the fields of the block."""
     retry = {"retry": [f"{config.retry_delay}s"] * config.retry_count} if config.retry_count else {}
     fields: dict[str, object] = {
         "cron": config.cron,
@@ -172,5 +176,5 @@ def schedule_of(config: ScheduleConfig, *, url: str, key: str) -> Schedule:
         **POLICY,
         **retry,
     }
-    with naming("schedule"), renamed_errors(WORDS):
+    with naming("schedule"), renamed_errors(FIELD_NAMES):
         return read_schedule(schedule_id_of(key), fields)

@@ -1,7 +1,7 @@
-"""Exposes of a panel, and the flows of theirs that are scheduled.
+"""Read the scheduled flows from the exposes of a panel.
 
 An expose has `name`, `enabled` and `meta`: a YAML list of flows, each with `url`, `enabled` and
-`data`, which is YAML again and may hold a block `schedule:`. Everything else in them is not ours.
+`data`, which is YAML again and may contain a block `schedule:`. All other fields are ignored.
 """
 
 import re
@@ -22,20 +22,20 @@ Row = Mapping[str, object]
 
 
 class ExposeSource(Protocol):
-    """Where exposes are kept."""
+    """Where exposes are stored."""
 
     path: Path
 
     def read(self) -> Sequence[tuple[str, Row | InvalidSchedule]]:
-        """Return every expose by name, or why that one cannot be read; refuse all if none can."""
+        """Return each expose by name, or why it cannot be read; raise if none can be read."""
 
     def parse(self, text: str) -> object:
-        """Return what a YAML text says, or refuse it."""
+        """Return the value of a YAML text, or refuse it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """A flow that is scheduled."""
+    """A scheduled flow."""
 
     key: str
     config: ScheduleConfig
@@ -44,18 +44,18 @@ class Scheduled:
 
 @dataclass(slots=True)
 class FoundExposes:
-    """What exposes ask for. Those that are `unread` may ask for anything."""
+    """The flows of exposes. Those of `unread` exposes are unknown."""
 
-    right: dict[str, Scheduled] = field(default_factory=dict)  # by the id of the schedule
-    invalid: dict[str, str] = field(default_factory=dict)  # why, by key
-    unread: set[str] = field(default_factory=set)  # the names of exposes
+    valid: dict[str, Scheduled] = field(default_factory=dict)  # valid flows, by schedule id
+    invalid: dict[str, str] = field(default_factory=dict)  # reasons, by key
+    unread: set[str] = field(default_factory=set)  # names of exposes that could not be read
 
     def refuse(self, key: str, why: InvalidSchedule) -> None:
         self.invalid[key] = str(why)
 
 
 def read_exposes(rows: Sequence[tuple[str, Row | InvalidSchedule]], parse: Parse) -> FoundExposes:
-    """Return the flows of enabled exposes that are scheduled; one that is wrong hurts no other."""
+    """Return the scheduled flows of enabled exposes; an invalid one does not affect the others."""
     found = FoundExposes()
     for name, row in rows:
         if isinstance(row, InvalidSchedule):
@@ -72,14 +72,14 @@ def read_exposes(rows: Sequence[tuple[str, Row | InvalidSchedule]], parse: Parse
         except InvalidSchedule as refused:
             found.unread.add(name)
             found.refuse(name, refused)
-        except Exception as broken:  # noqa: BLE001 - whatever is wrong with it is its own
+        except Exception as broken:  # noqa: BLE001 - affects this expose only
             found.unread.add(name)
             found.refuse(name, _unreadable(broken))
     return found
 
 
 def _read_flow(name: str, n: int, flow: object, parse: Parse, found: FoundExposes) -> None:
-    """Add what one flow asks for; the first of several with one url is the one that counts."""
+    """Add one flow; of several with the same url, the first one is used."""
     url = flow.get("url") if isinstance(flow, Mapping) else None
     key = schedule_key(name, url) if isinstance(url, str) and url else f"{name}/meta[{n}]"
     try:
@@ -87,25 +87,25 @@ def _read_flow(name: str, n: int, flow: object, parse: Parse, found: FoundExpose
     except InvalidSchedule as refused:
         found.refuse(key, refused)
         return
-    except Exception as broken:  # noqa: BLE001 - whatever is wrong with it is its own
+    except Exception as broken:  # noqa: BLE001 - affects this expose only
         found.unread.add(name)
         found.refuse(key, _unreadable(broken))
         return
     if scheduled is None:
         return
     schedule_id = scheduled.schedule.schedule_id
-    if schedule_id in found.right:
+    if schedule_id in found.valid:
         problem = "two flows of this expose have this url"
-        twice = InvalidSchedule("url", problem, hint="the first one counts")
+        twice = InvalidSchedule("url", problem, hint="the first one is used")
         found.refuse(f"{key} (meta[{n}])", twice)
     else:
-        found.right[schedule_id] = scheduled
+        found.valid[schedule_id] = scheduled
 
 
 def _scheduled(key: str, url: object, flow: object, parse: Parse) -> Scheduled | None:
-    """Return what a flow asks for, or None if that is nothing; refuse what is wrong."""
+    """Return a scheduled flow, or None if it has no schedule; refuse an invalid one."""
     if not isinstance(flow, Mapping):
-        raise InvalidSchedule("meta", f"{shown(flow)} is no flow", hint="{url: ..., data: ...}")
+        raise InvalidSchedule("meta", f"{shown(flow)} is not a flow", hint="{url: ..., data: ...}")
     if not _is_on(flow):
         return None
     data = _data_of(flow, parse)
@@ -127,7 +127,7 @@ def _flows_of(row: Row, parse: Parse) -> Sequence[object]:
         if meta is None:
             return ()
         if not isinstance(meta, (list, tuple)):
-            problem = f"{shown(meta)} is no list of flows"
+            problem = f"{shown(meta)} is not a list of flows"
             raise InvalidSchedule("", problem, hint="[{url: ..., data: ...}]")
         return meta
 
@@ -138,9 +138,9 @@ def _data_of(flow: Row, parse: Parse) -> object:
         return parse(data) if isinstance(data, str) else data
 
 
-def _is_on(given: Row) -> bool:
-    """Return whether an expose, or a flow, is enabled; a database says 0 or 1."""
-    enabled = given.get("enabled", True)
+def _is_on(fields: Row) -> bool:
+    """Return whether an expose or a flow is enabled; a database has 0 or 1."""
+    enabled = fields.get("enabled", True)
     if enabled is None or isinstance(enabled, bool):
         return enabled is None or enabled
     if isinstance(enabled, int) and enabled in (0, 1):
@@ -156,5 +156,5 @@ def _unreadable(broken: Exception) -> InvalidSchedule:
 
 def _check_name(name: str) -> None:
     if not EXPOSE_NAME.fullmatch(name) or len(name) > LONGEST_NAME:
-        hint = "small letters, digits, _ and -, at most 100"
-        raise InvalidSchedule("name", f"{shown(name)} is no name of an expose", hint=hint)
+        hint = "lowercase letters, digits, _ and -, at most 100"
+        raise InvalidSchedule("name", f"{shown(name)} is not the name of an expose", hint=hint)

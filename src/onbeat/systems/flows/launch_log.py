@@ -1,8 +1,8 @@
-"""The book of launches: which of them may be under way, and under which id.
+"""The launch log: launches of flows that may be in progress, and their ids.
 
-A launch is entered before the panel is asked, and its id as soon as that is told; it is struck when
-what became of it is recorded. So after a crash it is known of each whether it was surely not made,
-surely made, or in doubt: the first is made, the second is followed, the last is told as lost.
+A launch is logged before the panel is requested, its id when the panel returns it, and the entry is
+deleted when the outcome is recorded. So after a crash a launch is known to be not made, made, or in
+doubt: the first is made, the second is followed, the last is recorded as lost.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from onbeat.core.runs.run import Accepted
 from onbeat.errors import NoSuchRun, RunIsHeld, RunIsOver
 from onbeat.ports.store import Attempt, Store
 
-MADE = "flow-launch"
+MADE = "flow-launch"  # document kind
 
 
 class FlowLaunch(msgspec.Struct, frozen=True):
@@ -21,12 +21,12 @@ class FlowLaunch(msgspec.Struct, frozen=True):
 
     url: str  # of the panel
     begun_at: int  # milliseconds
-    fid: str = ""  # as the panel calls it; empty: it has not said so
-    attempt: int = 0  # which of the run's has begun it
+    fid: str = ""  # the panel's id; empty: not known
+    attempt: int = 0  # the attempt of the run that began it
 
 
 class LaunchLog:
-    """What is known of launches."""
+    """Stores and finds launches."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -35,11 +35,10 @@ class LaunchLog:
         """Return the time, in milliseconds."""
         return self._store.clock.now()
 
-    async def made(self, attempt: Attempt) -> FlowLaunch | None:
-        """Return what was begun, and nobody has seen the end of.
+    async def launch_of(self, attempt: Attempt) -> FlowLaunch | None:
+        """Return a launch that was begun and whose outcome is unknown.
 
-        What an earlier attempt has begun is over, unless this one is told that it may run; what
-        this attempt has begun, or a later one, is not.
+        The launch of an earlier attempt has ended, unless this attempt may be running already.
         """
         row = await self._store.kept(MADE, str(attempt.run_id))
         if row is None or not isinstance(row.body, Mapping):
@@ -47,20 +46,20 @@ class LaunchLog:
         try:
             found = msgspec.convert(row.body, FlowLaunch)
         except msgspec.ValidationError:
-            found = FlowLaunch("", 0)  # nobody can say what this was: in doubt
+            found = FlowLaunch("", 0)  # unreadable: in doubt
         detached = attempt.may_run or attempt.is_to_end or found.attempt >= attempt.attempt
         return found if detached else None
 
-    async def enter(self, attempt: Attempt, made: FlowLaunch) -> None:
-        """Remember a launch, and its id as what the run is called elsewhere."""
+    async def save(self, attempt: Attempt, launch: FlowLaunch) -> None:
+        """Store a launch, and report its id as the external id of the run."""
         user = attempt.user_id
-        await self._store.keep(MADE, str(attempt.run_id), msgspec.to_builtins(made), user_id=user)
-        if made.fid:
+        await self._store.keep(MADE, str(attempt.run_id), msgspec.to_builtins(launch), user_id=user)
+        if launch.fid:
             try:
-                await self._store.report(attempt.run_id, Accepted(), external_id=made.fid)
+                await self._store.report(attempt.run_id, Accepted(), external_id=launch.fid)
             except (NoSuchRun, RunIsHeld, RunIsOver):
-                return  # it was defined before flows had names, or is over
+                return  # it has ended, or cannot have an external id
 
-    async def strike(self, run_id: int) -> None:
-        """Forget a launch that was not made after all, or whose end is recorded."""
+    async def delete(self, run_id: int) -> None:
+        """Delete a launch that was not made, or whose outcome is recorded."""
         await self._store.forget(MADE, str(run_id))

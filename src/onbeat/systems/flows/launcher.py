@@ -1,8 +1,8 @@
 """Flows on a panel: `run: {flow: {url: /-/127.0.0.1/8125/-/}, inputs: {...}}`.
 
-A flow is launched by `POST {panel}{url}` and followed until its end. An answer 200 with `errors` is
-a refusal: nothing was begun. A launch is in the book before it is asked for: whatever breaks later,
-the next attempt goes on with it, and there is no second one.
+A flow is launched by `POST {panel}{url}` and followed until it ends. An answer 200 with `errors` is
+a refusal: nothing was started. A launch is logged before it is requested, so that the next attempt
+continues it after any failure, and there is no second launch.
 """
 
 import asyncio
@@ -31,38 +31,38 @@ __all__ = ["MADE", "TO_END", "Flow", "FlowLauncher", "Panel", "check_url", "read
 
 log = logging.getLogger("onbeat.timer")
 
-TRIGGERED_BY = "timer"  # what the panel is told, unless somebody has started it by hand
-FIRST_LOOK, LAST_LOOK, SLOWER = 0.1, 2.0, 1.5  # seconds between two looks, and how that grows
-UNKNOWN_FOR = 15.0  # seconds in which a panel may not know yet what it has launched
-STORE_PATIENCE = 15.0  # seconds in which a store that fails is asked what was launched
+TRIGGERED_BY = "timer"  # sent to the panel, except for manual runs
+FIRST_LOOK, LAST_LOOK, SLOWER = 0.1, 2.0, 1.5  # poll interval: first, last (s), growth factor
+UNKNOWN_FOR = 15.0  # seconds for which a panel may not know a new flow yet
+STORE_PATIENCE = 15.0  # seconds for which reading the launch log is retried
 LONGEST_ID = 200
-OVERLOADED = (429, 503)  # whoever says so has begun nothing
-ASKED_TO = "ended because it was asked to"
-IN_DOUBT = "its launch was sent and not answered: it may run, and is not launched again"
-BROKEN = "it may run, and is not launched again"
-LOST = "a node fell silent while it was launching it: it may run, and is not launched again"
+OVERLOADED = (429, 503)  # a panel that answers so has started nothing
+CANCELED = "canceled as requested"
+IN_DOUBT = "its launch was sent and not answered: it may be running, and is not launched again"
+BROKEN = "it may be running, and is not launched again"
+LOST = "a node stopped responding while launching it: it may be running, and is not launched again"
 
 
 class FlowLauncher:
     """Launches flows on a panel, and follows them.
 
-    Without a panel it offers nothing, and runs wait. `interval` is after how many milliseconds a
-    panel is asked again that was not there.
+    Without a panel it offers nothing, and runs wait. `interval` is the delay in milliseconds before
+    an unavailable panel is requested again.
     """
 
     def __init__(
         self, panel: Panel | None = None, store: Store | None = None, *, interval: int = 60_000
     ) -> None:
         self._panel, self._store, self._interval = panel, store, interval
-        self._endings = (
+        self._cancellations = (
             Cancellations(panel, store) if panel is not None and store is not None else None
         )
-        # With a login of its own: one that has expired is noticed by who looks, too.
-        self._looked_at = None if panel is None else panel.again()
-        self._followed: dict[int, FlowAttempt] = {}  # what is launched or found here
-        self._left: set[int] = set()  # those of them that go on without this node
-        self._told: set[int] = set()  # whose outcome was told and is not recorded yet
-        self._forgetting: set[asyncio.Task[None]] = set()
+        # With a separate login, so that a check notices an expired one.
+        self._checked_panel = None if panel is None else panel.again()
+        self._followed: dict[int, FlowAttempt] = {}  # by run id
+        self._left: set[int] = set()  # of these, the runs that are left to another node
+        self._unrecorded: set[int] = set()  # runs whose outcome is not recorded yet
+        self._deleting: set[asyncio.Task[None]] = set()
 
     def check(self, target: Target) -> None:
         check_flow(target)
@@ -70,163 +70,167 @@ class FlowLauncher:
     def offers(self) -> tuple[str, ...]:
         return () if self._panel is None else ("flow",)
 
-    def can_cancel(self, target: Target) -> bool:  # noqa: ARG002 - it is so for all of them
-        """Return that it can: a panel ends what it is asked to."""
+    def can_cancel(self, target: Target) -> bool:  # noqa: ARG002 - the same for all
+        """Return True: the panel can cancel any flow."""
         return True
 
     async def look(self) -> str:
         """Return why the panel cannot be used, or nothing if it can."""
-        assert self._looked_at is not None, "there is one"
+        assert self._checked_panel is not None, "a panel is configured"
         try:
-            await self._looked_at.check()
+            await self._checked_panel.check()
         except PanelAway as away:
-            return f"{self._looked_at.url} does not answer: {away}"
+            return f"{self._checked_panel.url} does not answer: {away}"
         except PanelRefuses as refused:
             return str(refused)
         return ""
 
     async def launch(self, attempt: Attempt) -> tuple[Outcome, str]:
-        assert self._panel is not None, "what offers nothing is asked for nothing"
-        assert self._store is not None, "what offers nothing is asked for nothing"
-        assert self._endings is not None, "what offers nothing is asked for nothing"
+        assert self._panel is not None, "without a panel it offers nothing"
+        assert self._store is not None, "without a panel it offers nothing"
+        assert self._cancellations is not None, "without a panel it offers nothing"
         try:
             flow = read_flow(attempt.target)
-        except InvalidSchedule as refused:  # it was defined by another version
+        except InvalidSchedule as refused:  # defined by another version
             return Failed(str(refused), "invalid_target", retryable=False), ""
-        under_way = FlowAttempt(
-            attempt, flow, self._panel, LaunchLog(self._store), self._endings,
+        flow_attempt = FlowAttempt(
+            attempt, flow, self._panel, LaunchLog(self._store), self._cancellations,
             interval=self._interval, left=self._left,
         )  # fmt: skip
-        self._followed[attempt.run_id] = under_way
-        self._told.discard(attempt.run_id)
+        self._followed[attempt.run_id] = flow_attempt
+        self._unrecorded.discard(attempt.run_id)
         try:
-            outcome = await under_way.see_through()
-            self._told.add(attempt.run_id)
+            outcome = await flow_attempt.run()
+            self._unrecorded.add(attempt.run_id)
         except asyncio.CancelledError:
             if attempt.run_id not in self._left:
-                self._told.add(attempt.run_id)
+                self._unrecorded.add(attempt.run_id)
             raise
         finally:
             self._followed.pop(attempt.run_id, None)
             self._left.discard(attempt.run_id)
-        return outcome, "".join(f"{line}\n" for line in under_way.lines)
+        return outcome, "".join(f"{line}\n" for line in flow_attempt.lines)
 
     def leave(self, run_ids: Collection[int]) -> Collection[int]:
-        """Let go of flows: they go on, and the next attempt finds them by the book.
+        """Leave flows to another node: they continue, and the next attempt reattaches them.
 
-        One that is being ended is ended first.
+        A flow that is being canceled is not left.
         """
-        left = {each for each, under_way in self._followed.items() if not under_way.is_ending}
+        left = {
+            each for each, flow_attempt in self._followed.items() if not flow_attempt.is_canceling
+        }
         left &= set(run_ids)
         self._left |= left
         return frozenset(left)
 
-    def heard(self, at: int, events: Sequence[Event]) -> None:  # noqa: ARG002 - as listeners are told
-        """Hear what was recorded: of a run that is over, the book need not tell any more."""
+    def on_events(self, at: int, events: Sequence[Event]) -> None:  # noqa: ARG002 - a listener
+        """Delete the launches of runs whose outcome is recorded."""
         for event in events:
             match event:
-                case RunSucceeded() | RunFailed() | RunCanceled() if event.run_id in self._told:
-                    self._told.discard(event.run_id)
-                    task = asyncio.ensure_future(self._forget(event.run_id))
-                    self._forgetting.add(task)
-                    task.add_done_callback(self._forgetting.discard)
+                case RunSucceeded() | RunFailed() | RunCanceled() if (
+                    event.run_id in self._unrecorded
+                ):
+                    self._unrecorded.discard(event.run_id)
+                    task = asyncio.ensure_future(self._delete_launch(event.run_id))
+                    self._deleting.add(task)
+                    task.add_done_callback(self._deleting.discard)
                 case RunRetrying():
-                    self._told.discard(event.run_id)
+                    self._unrecorded.discard(event.run_id)
                 case _:
                     pass
 
-    async def _forget(self, run_id: int) -> None:
+    async def _delete_launch(self, run_id: int) -> None:
         assert self._store is not None, "it was launched"
-        with suppress(OnbeatError):  # the timer does so later
-            await LaunchLog(self._store).strike(run_id)
+        with suppress(OnbeatError):  # the timer retries it
+            await LaunchLog(self._store).delete(run_id)
 
     def kill(self, run_ids: Collection[int]) -> None:
-        """Nothing more can be done: what is asked of the panel is its own to do."""
+        """Do nothing: the panel has the request already."""
 
     async def recover(self) -> int:
-        """Go on with what could not be ended; what runs is found again by the next attempt."""
-        if self._endings is not None:
-            self._endings.repeat()
+        """Continue unconfirmed cancellations; running flows are reattached by their runs."""
+        if self._cancellations is not None:
+            self._cancellations.repeat()
         return 0
 
     async def close(self) -> None:
-        """Have the book be in order; whoever asks the panel has the connections."""
-        await asyncio.gather(*self._forgetting)
-        if self._endings is not None:
-            await self._endings.close()
+        """Finish updating the launch log; the HTTP client owns the connections."""
+        await asyncio.gather(*self._deleting)
+        if self._cancellations is not None:
+            await self._cancellations.close()
 
 
 class FlowAttempt:
-    """One attempt at launching a flow, and what is told of it."""
+    """One attempt to run a flow, with the lines of its log."""
 
     def __init__(
         self,
         attempt: Attempt,
         flow: Flow,
         panel: Panel,
-        book: LaunchLog,
-        endings: Cancellations,
+        launch_log: LaunchLog,
+        cancellations: Cancellations,
         *,
         interval: int,
         left: Collection[int],
     ) -> None:
         self._attempt, self._flow, self._panel = attempt, flow, panel
-        self._book, self._endings = book, endings
+        self._launch_log, self._cancellations = launch_log, cancellations
         self._interval, self._left = interval, left
-        self._made: FlowLaunch | None = None
-        self._is_away, self._is_unentered = False, False
-        self.is_ending = False
+        self._launch: FlowLaunch | None = None
+        self._is_unavailable, self._is_unsaved = False, False
+        self.is_canceling = False
         self.lines: list[str] = []
 
-    async def see_through(self) -> Outcome:
-        """Launch the flow, or find it again, and follow it to its end; or find and end it.
+    async def run(self) -> Outcome:
+        """Launch the flow or reattach it, and follow it until it ends; or cancel it.
 
-        What was launched stays in the book until its end is recorded: a node may die before that.
+        The launch stays in the log until its outcome is recorded, as a node may die before that.
         """
         try:
-            await self._read()
+            await self._load_launch()
         except asyncio.CancelledError:
-            await finish_despite_cancel(self._end_unread())
+            await finish_despite_cancel(self._cancel_unread())
             raise
         except OnbeatError as broken:
             if self._attempt.may_run or self._attempt.is_to_end:
-                return Lost()  # it may run, and is to be found
-            return self._busy(str(broken), who="the store")
+                return Lost()  # it may be running: to be reattached
+            return self._busy(str(broken), what="the store")
         try:
             return await self._outcome()
         except asyncio.CancelledError:
-            await self._end_unless_left()
+            await self._cancel_unless_left()
             raise
         except Exception as broken:
-            if self._made is None:
+            if self._launch is None:
                 raise
-            log.exception("%s: it cannot be followed", self._key)
+            log.exception("%s: following it failed", self._key)
             return Failed(f"{type(broken).__name__}: {broken}: {BROKEN}", "lost", retryable=False)
 
     async def _outcome(self) -> Outcome:
-        is_to_end = self._attempt.is_to_end
-        if self._made is None:
-            if is_to_end:
-                return Canceled(ASKED_TO)
-            refused = await self._launched()
+        is_to_cancel = self._attempt.is_to_end
+        if self._launch is None:
+            if is_to_cancel:
+                return Canceled(CANCELED)
+            refused = await self._start()
             if refused is not None:
                 return refused
-        elif (why := self._why_lost(self._made)) is not None:
+        elif (why := self._why_lost(self._launch)) is not None:
             return Failed(why, "lost", retryable=False)
         else:
-            self.lines.append(f"found again: {self._made.fid}")
-        if is_to_end:
-            await self._end()
-            return Canceled(ASKED_TO)
-        return await self._followed()
+            self.lines.append(f"reattached: {self._launch.fid}")
+        if is_to_cancel:
+            await self._cancel()
+            return Canceled(CANCELED)
+        return await self._follow()
 
-    async def _read(self) -> None:
-        """Learn from the book what was begun; a store that fails is asked for a while."""
+    async def _load_launch(self) -> None:
+        """Read the launch log, retrying for a while if the store fails."""
         loop, wait = asyncio.get_running_loop(), FIRST_LOOK
         until = loop.time() + STORE_PATIENCE
         while True:
             try:
-                self._made = await self._book.made(self._attempt)
+                self._launch = await self._launch_log.launch_of(self._attempt)
             except StoreFailed:
                 if loop.time() + wait > until:
                     raise
@@ -235,72 +239,74 @@ class FlowAttempt:
             await asyncio.sleep(wait)
             wait = min(wait * SLOWER, LAST_LOOK)
 
-    def _why_lost(self, made: FlowLaunch) -> str | None:
-        """Return why nobody can follow what was begun, if so."""
-        if not made.fid:
+    def _why_lost(self, launch: FlowLaunch) -> str | None:
+        """Return why a launch cannot be followed, or None."""
+        if not launch.fid:
             return LOST
-        if made.url != self._panel.url:
-            there = f"it was launched as {made.fid} on {made.url}"
-            return f"{there}, and flows_panel is {self._panel.url} now: it may run there"
+        if launch.url != self._panel.url:
+            problem = f"it was launched as {launch.fid} on {launch.url}"
+            return f"{problem}, but flows_panel is {self._panel.url} now: it may be running there"
         return None
 
-    async def _launched(self) -> Outcome | None:
-        """Launch the flow and enter its id; return what came of it instead, if it has none."""
+    async def _start(self) -> Outcome | None:
+        """Launch the flow and log its id; return an outcome if it has none."""
         try:
-            if (refused := await self._compared()) is not None:
+            if (refused := await self._check_inputs()) is not None:
                 return refused
-            made = FlowLaunch(self._panel.url, self._book.now(), attempt=self._attempt.attempt)
-            await self._book.enter(self._attempt, made)
+            launch = FlowLaunch(
+                self._panel.url, self._launch_log.now(), attempt=self._attempt.attempt
+            )
+            await self._launch_log.save(self._attempt, launch)
         except PanelAway as away:
             return self._busy(str(away))
         except PanelRefuses as refused:
             return Failed(str(refused), "launch_failed", retryable=False)
-        except OnbeatError as broken:  # the store's: nothing was launched
-            return self._busy(str(broken), who="the store")
-        self._made = made
-        posting = asyncio.create_task(self._posted(made))
+        except OnbeatError as broken:  # of the store: nothing was launched
+            return self._busy(str(broken), what="the store")
+        self._launch = launch
+        posting = asyncio.create_task(self._post_launch(launch))
         try:
             return await asyncio.shield(posting)
-        except asyncio.CancelledError:  # it may have arrived: its id is wanted
-            await finish_despite_cancel(_for_a_while(posting))
+        except asyncio.CancelledError:  # it may have arrived: wait for the id
+            await finish_despite_cancel(_wait_briefly(posting))
             raise
 
-    async def _posted(self, made: FlowLaunch) -> Outcome | None:
-        """Ask the panel for the launch, and enter in the book what came of that."""
+    async def _post_launch(self, launch: FlowLaunch) -> Outcome | None:
+        """Request the launch from the panel, and log the result."""
         attempt, found = self._attempt, None
         try:
             answer = await self._panel.ask(
                 "POST", self._flow.url, body=attempt.inputs, headers=self._extra()
             )
-            found = self._meaning(answer)
+            found = self._read_answer(answer)
         except PanelAway as away:
             found = self._busy(str(away))
         except PanelRefuses as refused:
             found = Failed(str(refused), "launch_failed", retryable=False)
         if isinstance(found, str):
-            self._made = replace(made, fid=found)
+            self._launch = replace(launch, fid=found)
             self.lines.append(f"launched as {found}")
-            await self._enter()
+            await self._save_launch()
             return None
         if not (isinstance(found, Failed) and found.reason == "lost"):
-            self._made = None  # it was surely not launched
-            with suppress(OnbeatError):  # what an attempt before has begun, nobody looks for
-                await self._book.strike(attempt.run_id)
+            self._launch = None  # it was certainly not launched
+            with suppress(OnbeatError):  # later attempts ignore the launch of an earlier one
+                await self._launch_log.delete(attempt.run_id)
         return found
 
-    async def _enter(self) -> None:
-        """Enter the id of what was launched; it is followed also while the store is away."""
-        assert self._made is not None, "it was launched"
+    async def _save_launch(self) -> None:
+        """Log the id of the launch; the flow is followed even while the store is unavailable."""
+        assert self._launch is not None, "it was launched"
         try:
-            await self._book.enter(self._attempt, self._made)
-            self._is_unentered = False
+            await self._launch_log.save(self._attempt, self._launch)
+            self._is_unsaved = False
         except OnbeatError as broken:
-            if not self._is_unentered:
-                log.warning("%s: its id is not in the book yet: %s", self._key, broken)
-            self._is_unentered = True
+            if not self._is_unsaved:
+                log.warning("%s: its id could not be stored yet: %s", self._key, broken)
+            self._is_unsaved = True
 
-    async def _compared(self) -> Outcome | None:
-        """Tell of inputs that the flow's form has no field for; return why there is no form."""
+    async def _check_inputs(self) -> Outcome | None:
+        """Warn of inputs that the flow's form has no field for; return why there is no form."""
         path, names = self._flow.url, self._attempt.inputs.keys()
         answer = await self._panel.ask("GET", path)
         self.lines.append(f"GET {self._panel.url}{path}: {_status(answer)}")
@@ -313,72 +319,72 @@ class FlowAttempt:
             return Failed(problem, "launch_failed", retryable=False)
         if answer.status >= 400:
             return Failed(panel_error_text(answer), "launch_failed", retryable=False)
-        known = _fields_of(answer.body)
-        for name in sorted(names - known) if known is not None else ():
-            told_of = f"warning: the form of {path} has no field {name!r}: the flow does not get it"
-            self.lines.append(told_of)
-            log.warning("%s: %s", self._key, told_of.removeprefix("warning: "))
+        form_fields = _fields_of(answer.body)
+        for name in sorted(names - form_fields) if form_fields is not None else ():
+            warning = f"the form of {path} has no field {name!r}: this input is ignored"
+            self.lines.append(f"warning: {warning}")
+            log.warning("%s: %s", self._key, warning)
         return None
 
-    def _meaning(self, answer: HttpResponse | Failed) -> str | Outcome:
-        """Return the id that a launch has, or what came of it instead."""
+    def _read_answer(self, answer: HttpResponse | Failed) -> str | Outcome:
+        """Return the id of the launch, or the outcome if there is none."""
         self.lines.append(f"POST {self._panel.url}{self._flow.url}: {_status(answer)}")
         if isinstance(answer, Failed):
-            if answer.reason == "launch_failed":  # nobody was there to hear it
+            if answer.reason == "launch_failed":  # nothing was sent
                 return self._busy(answer.error)
             if answer.reason == "invalid_target":
                 return answer
             return Failed(f"{answer.error}: {IN_DOUBT}", "lost", retryable=False)
         if answer.status in OVERLOADED:
             return self._busy(panel_error_text(answer))
-        if answer.status >= 500:  # the panel was there a moment ago: it has heard it
+        if answer.status >= 500:  # it was available a moment ago: it may be launched
             return Failed(f"{panel_error_text(answer)}: {IN_DOUBT}", "lost", retryable=False)
         body = answer.body if isinstance(answer.body, Mapping) else {}
         found = body.get("result")
         if answer.status >= 400 or not isinstance(found, str) or body.get("errors"):
             return Failed(_refusal(answer), "launch_failed", retryable=False)
         if not 0 < len(found) <= LONGEST_ID or not found.isprintable():
-            return Failed("the panel gave an id that is none", "launch_failed", retryable=False)
+            return Failed("the panel returned an invalid id", "launch_failed", retryable=False)
         return found
 
-    async def _followed(self) -> Outcome:
-        """Look at the flow until it has ended, or its time is over."""
-        assert self._made is not None, "it was launched"
+    async def _follow(self) -> Outcome:
+        """Follow the flow until it has ended, or its timeout has passed."""
+        assert self._launch is not None, "it was launched"
         limit = self._attempt.timeout
         if limit is None:
-            return await self._looked_at(self._made.fid)
-        left = max(limit - max(self._book.now() - self._made.begun_at, 0), 0)
+            return await self._poll(self._launch.fid)
+        left = max(limit - max(self._launch_log.now() - self._launch.begun_at, 0), 0)
         try:
             async with asyncio.timeout(left / 1000):
-                return await self._looked_at(self._made.fid)
+                return await self._poll(self._launch.fid)
         except TimeoutError:
-            await self._end()
+            await self._cancel()
             return Failed(f"still running after {limit / 1000:g} s", "timeout", retryable=False)
 
-    async def _looked_at(self, fid: str) -> Outcome:
+    async def _poll(self, fid: str) -> Outcome:
         path, wait = f"/outputs/status/{quote(fid, safe='')}", FIRST_LOOK
         loop = asyncio.get_running_loop()
         unknown_until, seen = loop.time() + UNKNOWN_FOR, ""
         while True:
             await asyncio.sleep(wait)
             wait = min(wait * SLOWER, LAST_LOOK)
-            if self._is_unentered:
-                await self._enter()
-            # A panel that is asked so waits for what is not written down yet: for minutes, also if
-            # that was deleted. So it is asked so in the beginning only.
+            if self._is_unsaved:
+                await self._save_launch()
+            # With `extended`, a panel waits for minutes for an output that is not written yet, even
+            # for a deleted one. So it is used at the beginning only.
             is_new = not seen and loop.time() < unknown_until
             try:
                 answer = await self._panel.ask("GET", f"{path}?extended=true" if is_new else path)
             except (PanelAway, PanelRefuses) as away:
-                self._tell_away(str(away))
+                self._log_unavailable(str(away))
                 continue
             is_gone = not isinstance(answer, Failed) and answer.status in GONE
             if isinstance(answer, Failed) or (answer.status >= 400 and not is_gone):
-                self._tell_away(panel_error_text(answer))  # it knows it, or cannot say
+                self._log_unavailable(panel_error_text(answer))  # the flow may still be known
                 continue
-            self._is_away = False
+            self._is_unavailable = False
             if is_gone and is_new:
-                continue  # it has not begun to be written down
+                continue  # its output is not written yet
             if is_gone:
                 problem = f"the panel does not know {fid} any more: {panel_error_text(answer)}"
                 return Failed(problem, retryable=False)
@@ -392,66 +398,67 @@ class FlowAttempt:
             if status == "error":
                 return Failed(_error(body))
 
-    async def _end_unread(self) -> None:
-        """Have that ended which nobody has found yet, if somebody wishes so."""
+    async def _cancel_unread(self) -> None:
+        """Cancel a launch that was not reattached, if cancellation was requested."""
         if self._attempt.may_run and self._attempt.run_id not in self._left:
             with suppress(OnbeatError):
-                await self._read()
-                if self._made is None or self._why_lost(self._made) is None:
-                    await self._end_unless_left()
+                await self._load_launch()
+                if self._launch is None or self._why_lost(self._launch) is None:
+                    await self._cancel_unless_left()
 
-    async def _end_unless_left(self) -> None:
-        """Have the flow ended, as somebody wishes; or leave it to whoever goes on with it."""
-        made = self._made
-        if self._attempt.run_id in self._left and not self.is_ending:
-            if self._is_unentered:
+    async def _cancel_unless_left(self) -> None:
+        """Cancel the flow as requested, or leave it to the node that reattaches it."""
+        launch = self._launch
+        if self._attempt.run_id in self._left and not self.is_canceling:
+            if self._is_unsaved:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LAST_WORDS):
-                        await self._enter()
+                        await self._save_launch()
             return
-        if made is not None and not self.is_ending:
-            if made.fid:
-                await self._end()
+        if launch is not None and not self.is_canceling:
+            if launch.fid:
+                await self._cancel()
             else:
-                self.lines.append("the panel has not said what it is called: it may run")
-        for line in self.lines:  # of a run that is canceled nobody asks for more
+                self.lines.append("the panel has not returned its id: it may be running")
+        for line in self.lines:  # which a canceled run does not record
             log.info("%s: run %d: %s", self._key, self._attempt.run_id, line)
 
-    async def _end(self) -> None:
-        """Have the flow ended, whoever is in a hurry meanwhile."""
-        self.is_ending = True
-        await finish_despite_cancel(self._ended())
+    async def _cancel(self) -> None:
+        """Cancel the flow, even if this task is cancelled meanwhile."""
+        self.is_canceling = True
+        await finish_despite_cancel(self._send_cancel())
 
-    async def _ended(self) -> None:
-        assert self._made is not None, "it was launched"
-        self.lines += await self._endings.end(self._attempt, self._made, self._key)
+    async def _send_cancel(self) -> None:
+        assert self._launch is not None, "it was launched"
+        self.lines += await self._cancellations.cancel(self._attempt, self._launch, self._key)
 
-    def _busy(self, error: str, *, who: str = "the panel") -> Busy:
-        log.error("%s: %s is not there, and is asked again later: %s", self._key, who, error)
+    def _busy(self, error: str, *, what: str = "the panel") -> Busy:
+        retry = f"retried in {self._interval / 1000:g} s"
+        log.error("%s: %s is unavailable, %s: %s", self._key, what, retry, error)
         return Busy(error, self._interval)
 
-    def _tell_away(self, error: str) -> None:
-        if not self._is_away:
-            log.error("%s: the panel does not answer, and is asked again: %s", self._key, error)
+    def _log_unavailable(self, error: str) -> None:
+        if not self._is_unavailable:
+            log.error("%s: the panel does not answer, will be retried: %s", self._key, error)
             self.lines.append(f"the panel does not answer: {error}")
-        self._is_away = True
+        self._is_unavailable = True
 
     @property
     def _key(self) -> str:
         return self._flow.key or self._attempt.schedule_id
 
     def _extra(self) -> dict[str, str]:
-        """Return the header that says by whom and for what: ASCII, on one line."""
-        asked = bool(self._attempt.request_id)
+        """Return the headers that name the cause and the flow: ASCII, on one line."""
+        is_requested = bool(self._attempt.request_id)
         extra = {
-            "triggered_by": self._attempt.cause if asked else TRIGGERED_BY,
+            "triggered_by": self._attempt.cause if is_requested else TRIGGERED_BY,
             "schedule_key": self._key,
         }
         return {"x-kodosumi_extra": dumps(extra), "Idempotency-Key": self._attempt.key}
 
 
-async def _for_a_while(task: asyncio.Task[Outcome | None]) -> None:
-    """Wait for something, but not for long."""
+async def _wait_briefly(task: asyncio.Task[Outcome | None]) -> None:
+    """Wait for a task for a limited time, then cancel it."""
     done, _ = await asyncio.wait([task], timeout=LAST_WORDS)
     if not done:
         task.cancel()
@@ -465,7 +472,7 @@ def _status(answer: HttpResponse | Failed) -> str:
 
 
 def _fields_of(body: object) -> frozenset[str] | None:
-    """Return the names of a form's fields, or None if nobody can say."""
+    """Return the names of a form's fields, or None if they are unknown."""
     elements = body.get("elements") if isinstance(body, Mapping) else None
     if not isinstance(elements, list):
         return None
@@ -478,20 +485,20 @@ def _refusal(answer: HttpResponse) -> str:
     body = answer.body if isinstance(answer.body, Mapping) else {}
     errors = body.get("errors")
     if isinstance(errors, Mapping):
-        each = {name: said for name, said in errors.items() if said}
-        parts = [f"{name}: {_joined(said)}" for name, said in each.items()]
-        return f"the flow refused its inputs: {'; '.join(parts) or 'it does not say why'}"
+        each = {name: error for name, error in errors.items() if error}
+        parts = [f"{name}: {_joined(error)}" for name, error in each.items()]
+        return f"the flow refused its inputs: {'; '.join(parts) or 'no reason given'}"
     if answer.status >= 400:
-        return f"the panel refused it: {panel_error_text(answer)}"
-    return "the panel answered without an id: nothing is known to have been launched"
+        return f"the panel refused the launch: {panel_error_text(answer)}"
+    return "the panel returned no id: unknown whether a flow was launched"
 
 
-def _joined(said: object) -> str:
-    return ", ".join(map(str, said)) if isinstance(said, list) else str(said)
+def _joined(error: object) -> str:
+    return ", ".join(map(str, error)) if isinstance(error, list) else str(error)
 
 
 def _final(body: Mapping[str, object]) -> object:
-    """Return the result of a flow: a panel has it as JSON in a text."""
+    """Return the result of a flow: JSON in a string."""
     final = body.get("final")
     if isinstance(final, str):
         with suppress(msgspec.DecodeError, RecursionError):
@@ -503,4 +510,4 @@ def _error(body: Mapping[str, object]) -> str:
     final = _final(body)
     while isinstance(final, Mapping) and len(final) == 1:  # {"Text": {"body": "..."}}
         final = next(iter(final.values()))
-    return str(final) if final else "the flow ended with an error, and does not say which"
+    return str(final) if final else "the flow failed without an error message"

@@ -1,6 +1,6 @@
-"""A panel of flows over HTTP: logging in, and asking as whoever that was.
+"""A panel of flows over HTTP: authentication and requests.
 
-A key lasts for a day: whoever is told 401 logs in once more and asks again.
+A login key lasts for a day; after a 401 the panel logs in once more and repeats the request.
 """
 
 import asyncio
@@ -11,23 +11,23 @@ from onbeat.core.runs.run import Failed
 from onbeat.errors import InvalidSettings
 from onbeat.ports.http import NO_HEADERS, HttpResponse, SendRequest
 
-LONGEST_ANSWER = 60_000  # milliseconds: a panel waits itself until a launch has an id
+LONGEST_ANSWER = 60_000  # milliseconds; the panel waits until a launch has an id
 LONGEST_ERROR = 500
 KEY = "KODOSUMI_API_KEY"
-WHO = "flows_user and flows_password, or KODO_TIMER_USER"
+LOGIN_SETTINGS = "flows_user and flows_password, or KODO_TIMER_USER"
 VISIBLE = re.compile(r"[!-~]{1,8000}")
 
 
-class PanelAway(Exception):  # noqa: N818 - it says what is so
-    """Nobody could be asked, so that nothing was begun: another try may find it."""
+class PanelAway(Exception):  # noqa: N818 - it names the condition
+    """The panel could not be reached, so nothing was started: a retry may succeed."""
 
 
-class PanelRefuses(Exception):  # noqa: N818 - it says what is so
-    """It lets nobody in with what it was given: no other try could help."""
+class PanelRefuses(Exception):  # noqa: N818 - it names the condition
+    """The panel refuses the login: a retry cannot succeed."""
 
 
 class Panel:
-    """One panel, as one of its users sees it. `password` is the name of a secret, not itself."""
+    """A panel, as one of its users sees it. `password` is the name of a secret."""
 
     def __init__(self, ask: SendRequest, url: str, *, user: str, password: str) -> None:
         self._ask, self.url, self.user = ask, url.rstrip("/"), user
@@ -43,7 +43,7 @@ class Panel:
         body: object = None,
         headers: Mapping[str, str] = NO_HEADERS,
     ) -> HttpResponse | Failed:
-        """Return the answer, or why there is none; raise PanelAway, PanelRefuses at the door."""
+        """Return the answer, or why there is none; raise PanelAway or PanelRefuses on login."""
         answer: HttpResponse | Failed | None = None
         for _ in range(2):
             key = self._key or await self._log_in()
@@ -58,17 +58,18 @@ class Panel:
                 return answer
             if self._key == key:
                 self._key = ""
-        assert answer is not None, "it was asked"
+        assert answer is not None, "the loop has run"
         raise PanelRefuses(
-            f"{self.url} lets {self.user!r} in and then does not: {panel_error_text(answer)}"
+            f"{self.url} accepts the login of {self.user!r}, but not its requests: "
+            f"{panel_error_text(answer)}"
         )
 
     def again(self) -> "Panel":
-        """Return the same panel with a login of its own."""
+        """Return the same panel with a separate login."""
         return Panel(self._ask, self.url, user=self.user, password=self._password)
 
     async def check(self) -> None:
-        """Log in, and ask for a list of flows; raise PanelAway, PanelRefuses if that fails."""
+        """Log in and request a list of flows; raise PanelAway or PanelRefuses if that fails."""
         answer = await self.ask("GET", "/flow?pp=1")
         if isinstance(answer, Failed):
             raise PanelAway(answer.error)
@@ -95,33 +96,34 @@ class Panel:
             found = answer.body.get(KEY) if isinstance(answer.body, Mapping) else None
             if not 200 <= answer.status < 300 or not isinstance(found, str):
                 raise PanelRefuses(
-                    f"{self.url} does not let {self.user!r} in: {panel_error_text(answer)} ({WHO})"
+                    f"{self.url} refuses the login of {self.user!r}: "
+                    f"{panel_error_text(answer)} ({LOGIN_SETTINGS})"
                 )
             if VISIBLE.fullmatch(found) is None:
-                raise PanelRefuses(f"{self.url} gave a key that cannot be sent")
+                raise PanelRefuses(f"{self.url} returned a key that is not a valid header value")
             self._key = found
             return found
 
 
 def check_password(password: str, *, user: str, url: str) -> str:
-    """Return the name of the secret that is the password, or refuse what is none."""
+    """Return the name of the secret that is the password, or refuse it."""
     if not password:
         problem = f"it is missing: flows run as {user!r} on {url}"
         hint = f"the password of {user!r} there: secret://NAME, or ${{env:NAME}} with pass_env"
         raise InvalidSettings("flows_password", problem, hint=hint)
     if not password.startswith(("${env:", "secret://")):
-        hint = "secret://name, whose file has it in it, or ${env:NAME}"
-        raise InvalidSettings("flows_password", "it is no reference to a secret", hint=hint)
+        hint = "secret://name, a file that contains it, or ${env:NAME}"
+        raise InvalidSettings("flows_password", "it is not a reference to a secret", hint=hint)
     return password
 
 
 def panel_error_text(answer: HttpResponse | Failed) -> str:
-    """Return what is told of an answer that is no success: also why, where that is said."""
+    """Return the error of an answer, with the server's reason if it has one."""
     if isinstance(answer, Failed):
         return answer.error
-    said = answer.body if isinstance(answer.body, str) else ""
+    reason = answer.body if isinstance(answer.body, str) else ""
     if isinstance(answer.body, Mapping):
         found = [answer.body.get(name) for name in ("detail", "error", "message")]
-        said = next((each for each in found if isinstance(each, str)), "")
-    said = " ".join(said.split())[:LONGEST_ERROR]
-    return f"{answer.error}: {said}" if said else answer.error
+        reason = next((each for each in found if isinstance(each, str)), "")
+    reason = " ".join(reason.split())[:LONGEST_ERROR]
+    return f"{answer.error}: {reason}" if reason else answer.error

@@ -1,7 +1,7 @@
-"""The timer at work: exposes of a panel, and schedules in the store that are as these say.
+"""The timer of flows: keeps the store in step with the exposes of a panel.
 
-Every interval all exposes are read and the store is brought in step: what is new is defined, what
-was edited is changed, what has vanished is taken away, and what cannot be read stays as it is.
+Every interval all exposes are read: new flows are scheduled, edited ones are updated, and removed
+ones are deleted. What cannot be read stays unchanged.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ from onbeat.service.service import Service
 from onbeat.systems.base import PeriodicTask
 from onbeat.systems.field_names import renamed_errors
 from onbeat.systems.flows.config import (
+    FIELD_NAMES,
     SOURCE,
     TIMER_NAME,
-    WORDS,
     ScheduleStatus,
     TimerStatus,
     schedule_id_of,
@@ -42,22 +42,22 @@ from onbeat.systems.flows.timer_log import TimerLog, timer_logger
 
 log = timer_logger()
 
-KEPT, NAME = "flows-timer", "timer"  # what is kept of the timer itself, for whoever asks elsewhere
-LAUNCHES = "flow-launch"  # what the launcher of flows keeps of each
-MOST_RUNNING = 1000  # runs that are told of
-NOT_ASKED = "it was not asked yet"
-NO_PANEL = "flows_panel names no panel: flows wait for a node that has one"
+KEPT, NAME = "flows-timer", "timer"  # the document that describes the timer to other processes
+LAUNCHES = "flow-launch"  # documents of the launcher, one for each launch
+MOST_RUNNING = 1000  # runs that a status lists
+NOT_CHECKED = "not checked yet"
+NO_PANEL = "flows_panel is not set: flows wait for a node that has a panel"
 
 
 class TimerMirror(Protocol):
-    """Somewhere else that shows the timer: an actor of a cluster, say. The store is the truth."""
+    """A copy of the timer's state elsewhere, such as an actor of a cluster."""
 
     async def update(self, meta: Mapping[str, object]) -> None:
-        """Show this from now on: `pid`, `schedules` and `running`. It may fail."""
+        """Replace the copy: `pid`, `schedules` and `running`. It may fail."""
 
 
 class TimerRecord(msgspec.Struct, frozen=True):
-    """What a timer says of itself."""
+    """The state that a timer stores about itself."""
 
     pid: int
     interval: int  # milliseconds
@@ -66,15 +66,15 @@ class TimerRecord(msgspec.Struct, frozen=True):
     invalid: dict[str, str]
     panel: str = ""  # its URL; empty: this process has none
     panel_problem: str = ""
-    unread: str = ""  # why the exposes cannot be read
+    unread: str = ""  # why the exposes could not be read
 
 
 LookAtPanel = Callable[[], Awaitable[str]]
-"""Return why the panel does not let the timer in, or nothing if it does."""
+"""Return why the timer cannot use the panel, or an empty string."""
 
 
 class FlowTimer:
-    """The timer of flows, beside a node: `interval` is in milliseconds."""
+    """The timer of flows beside a node; `interval` is in milliseconds."""
 
     def __init__(
         self,
@@ -89,25 +89,28 @@ class FlowTimer:
         look_at_panel: LookAtPanel | None = None,
         mirrors: Sequence[TimerMirror] = (),
     ) -> None:
-        """`panel` is its URL: without one, flows wait for a node that has one."""
+        """`panel` is its URL; without one, flows wait for a node that has one."""
         self._service, self._source, self._user = service, source, user
         self._interval, self._pid, self._log = interval, pid, timer_log
         self._panel, self._look_at_panel, self._mirrors = panel, look_at_panel, mirrors
-        self._keeper = PeriodicTask("flows", self.reconcile, every=interval / 1000)
-        self._showing = PeriodicTask("the mirror of the timer", self._show, every=interval / 1000)
-        self._looking = PeriodicTask("the panel of flows", self._see_panel, every=interval / 1000)
-        self._panel_problem = NOT_ASKED if look_at_panel is not None else ""
-        self._triggers: dict[int, str] = {}  # by what runs were triggered that are being launched
+        seconds = interval / 1000
+        self._reconciling = PeriodicTask("flows", self.reconcile, every=seconds)
+        self._mirroring = PeriodicTask(
+            "the mirror of the timer", self._update_mirrors, every=seconds
+        )
+        self._checking = PeriodicTask("the panel of flows", self._check_panel, every=seconds)
+        self._panel_problem = NOT_CHECKED if look_at_panel is not None else ""
+        self._triggers: dict[int, str] = {}  # causes of the runs that are being launched
         self._found = FoundExposes()
-        self._keys: dict[str, str] = {}  # of schedules that are there, by id
-        self._told: dict[str, str] = {}
+        self._keys: dict[str, str] = {}  # keys of schedules, by id
+        self._invalid: dict[str, str] = {}
         self._unread = ""
-        self._alone = asyncio.Lock()
+        self._one_at_a_time = asyncio.Lock()
 
-    # -- beside a node
+    # -- background work
 
-    async def begin(self) -> None:
-        """Have the store be as the exposes say, and keep it so."""
+    async def start(self) -> None:
+        """Apply the exposes to the store, and keep it in step."""
         try:
             self._log.open()
         except OSError as broken:
@@ -115,127 +118,129 @@ class FlowTimer:
         if not self._panel:
             log.warning("%s", NO_PANEL)
         await self.reconcile()
-        self._keeper.begin()
-        self._showing.begin()
+        self._reconciling.start()
+        self._mirroring.start()
         if self._look_at_panel is not None:
-            self._looking.begin()
-            self._looking.wake()
+            self._checking.start()
+            self._checking.wake()
 
-    def heard(self, at: int, events: Sequence[Event]) -> None:  # noqa: ARG002 - the events say when
-        """Tell of what became of flows, and have it shown elsewhere."""
+    def on_events(self, at: int, events: Sequence[Event]) -> None:  # noqa: ARG002 - of the protocol
+        """Log the outcomes of flows, and update the mirrors."""
         own = [each for each in events if getattr(each, "schedule_id", "") in self._keys]
         for event in own:
-            self._tell_of(event)
+            self._log_event(event)
         if own:
-            self._showing.wake()
+            self._mirroring.wake()
 
-    async def end(self) -> None:
-        """Stop. What was scheduled stays in the store, for the next start."""
-        await self._keeper.end()
-        await self._looking.abandon()
-        await self._showing.abandon()
+    async def stop(self) -> None:
+        """Stop. Schedules stay in the store for the next start."""
+        await self._reconciling.stop()
+        await self._checking.abandon()
+        await self._mirroring.abandon()
         await self._service.forget(KEPT, NAME)
         log.info("timer stopped with pid=%d", self._pid)
         self._log.close()
 
     async def reconcile(self) -> None:
-        """Read all exposes, and bring the store in step; what cannot be read leaves it as it is."""
-        async with self._alone:
+        """Read all exposes and bring the store in step; what cannot be read stays unchanged."""
+        async with self._one_at_a_time:
             try:
                 rows = await asyncio.to_thread(self._source.read)
                 self._unread = ""
             except InvalidSchedule as refused:
                 if str(refused) != self._unread:
-                    log.warning("flows stay as they are: %s", refused)
+                    log.warning("flows stay unchanged: %s", refused)
                 self._unread = str(refused)
-                self._keys |= {each.schedule_id: key_of(each) for each in await self._there()}
+                self._keys |= {each.schedule_id: key_of(each) for each in await self._rows()}
             else:
                 found = await asyncio.to_thread(read_exposes, rows, self._source.parse)
-                await self._take_up(found)
-            await self._keep()
-            await self._tidy()
-            await self._show()
+                await self._apply(found)
+            await self._save()
+            await self._forget_ended_launches()
+            await self._update_mirrors()
 
-    async def _take_up(self, found: FoundExposes) -> None:
+    async def _apply(self, found: FoundExposes) -> None:
         await self._check(found)
-        there = {row.schedule_id: row for row in await self._there()}
-        gone = [
+        rows = {row.schedule_id: row for row in await self._rows()}
+        removed = [
             each
-            for each in there.keys() - found.right.keys()
+            for each in rows.keys() - found.valid.keys()
             if each.partition("/")[0] not in found.unread
         ]
-        schedules = [each.schedule for each in found.right.values()]
-        await self._service.define(schedules, source=SOURCE, user_id=self._user, remove=gone)
-        for each in sorted(gone):
-            log.info("%s is scheduled no longer", key_of(there[each]))
-        for schedule_id, scheduled in found.right.items():
-            if schedule_id not in there:
+        schedules = [each.schedule for each in found.valid.values()]
+        await self._service.define(schedules, source=SOURCE, user_id=self._user, remove=removed)
+        for each in sorted(removed):
+            log.info("%s is no longer scheduled", key_of(rows[each]))
+        for schedule_id, scheduled in found.valid.items():
+            if schedule_id not in rows:
                 log.info("%s is scheduled: %s", scheduled.key, scheduled.config.cron)
         for key, why in found.invalid.items():
-            if self._told.get(key) != why:
-                log.warning("%s is left out: %s", key, why)
-        self._told, self._found = dict(found.invalid), found
-        self._keys = {each: scheduled.key for each, scheduled in found.right.items()}
-        self._keys |= {each: key_of(there[each]) for each in there.keys() - set(gone)}
+            if self._invalid.get(key) != why:
+                log.warning("%s is ignored: %s", key, why)
+        self._invalid, self._found = dict(found.invalid), found
+        self._keys = {each: scheduled.key for each, scheduled in found.valid.items()}
+        self._keys |= {each: key_of(rows[each]) for each in rows.keys() - set(removed)}
 
     async def _check(self, found: FoundExposes) -> None:
-        """Have those be invalid that nothing could launch, or whose ids are others'."""
-        ids = list(found.right)
-        known = await self._service.schedules(ScheduleFilter(ids=ids)) if ids else []
-        for row in known:
+        """Mark flows as invalid that no launcher accepts, or whose ids are already taken."""
+        ids = list(found.valid)
+        existing = await self._service.schedules(ScheduleFilter(ids=ids)) if ids else []
+        for row in existing:
             if row.source != SOURCE:
-                scheduled = found.right.pop(row.schedule_id)
-                problem = f"{row.schedule_id!r} is a schedule that is no flow's"
-                found.refuse(scheduled.key, InvalidSchedule("url", problem, hint="another name"))
-        for schedule_id, scheduled in list(found.right.items()):
+                scheduled = found.valid.pop(row.schedule_id)
+                problem = f"the schedule {row.schedule_id!r} exists already and is not a flow"
+                found.refuse(
+                    scheduled.key, InvalidSchedule("url", problem, hint="choose another name")
+                )
+        for schedule_id, scheduled in list(found.valid.items()):
             try:
-                with naming("schedule"), renamed_errors(WORDS):
+                with naming("schedule"), renamed_errors(FIELD_NAMES):
                     self._service.check(scheduled.schedule)
             except InvalidSchedule as refused:
-                del found.right[schedule_id]
+                del found.valid[schedule_id]
                 found.refuse(scheduled.key, refused)
 
-    async def _keep(self) -> None:
-        invalid = dict(self._told)
-        kept = TimerRecord(
+    async def _save(self) -> None:
+        invalid = dict(self._invalid)
+        record = TimerRecord(
             self._pid, self._interval, self._user, str(self._source.path), invalid,
             self._panel, self._panel_problem, self._unread,
         )  # fmt: skip
-        body = msgspec.to_builtins(kept)
+        body = msgspec.to_builtins(record)
         row = await self._service.kept(KEPT, NAME)
         if row is None or row.body != body:
             await self._service.keep(KEPT, NAME, body)
 
-    async def _see_panel(self) -> None:
-        """Log in to the panel, and keep what came of that for `status`."""
-        assert self._look_at_panel is not None, "it was begun"
+    async def _check_panel(self) -> None:
+        """Log in to the panel, and store the result for `status`."""
+        assert self._look_at_panel is not None, "the check was started"
         problem = await self._look_at_panel()
         if problem == self._panel_problem:
             return
         if problem:
             log.warning("the panel cannot be used: %s", problem)
-        elif self._panel_problem != NOT_ASKED:
+        elif self._panel_problem != NOT_CHECKED:
             log.info("the panel at %s can be used again", self._panel)
         self._panel_problem = problem
-        async with self._alone:
-            await self._keep()
+        async with self._one_at_a_time:
+            await self._save()
 
-    async def _tidy(self) -> None:
-        """Forget launches whose runs are over, however they came to be."""
+    async def _forget_ended_launches(self) -> None:
+        """Forget launches whose runs have ended."""
         for row in await self._service.kept_all(LAUNCHES):
-            is_over = True
+            has_ended = True
             with suppress(NoSuchRun):
-                is_over = (await self._service.run(int(row.name))).finished_at is not None
-            if is_over:
+                has_ended = (await self._service.run(int(row.name))).finished_at is not None
+            if has_ended:
                 await self._service.forget(LAUNCHES, row.name)
 
-    async def _there(self) -> list[ScheduleRow]:
+    async def _rows(self) -> list[ScheduleRow]:
         return await self._service.schedules(ScheduleFilter(source=SOURCE))
 
-    # -- elsewhere
+    # -- mirrors
 
     async def mirror(self) -> dict[str, object]:
-        """Return what a mirror shows: all of it is read from the store."""
+        """Return the state for mirrors, read from the store."""
         listed = await self.schedules(self._service)
         schedules = {
             each.key: {
@@ -250,64 +255,65 @@ class FlowTimer:
         running = {each.key: each.running for each in listed if each.running}
         return {"pid": self._pid, "schedules": schedules, "running": running}
 
-    async def _show(self) -> None:
+    async def _update_mirrors(self) -> None:
         if not self._mirrors:
             return
         meta = await self.mirror()
         for each in self._mirrors:
             try:
                 await each.update(meta)
-            except Exception as broken:  # noqa: BLE001 - what only shows must not break what works
-                log.warning("the timer cannot be shown elsewhere: %s", broken)
+            except Exception as broken:  # noqa: BLE001 - a mirror must not break the timer
+                log.warning("a mirror of the timer could not be updated: %s", broken)
 
-    def _tell_of(self, event: Event) -> None:
+    def _log_event(self, event: Event) -> None:
         key = self._keys[str(getattr(event, "schedule_id", ""))]
         if isinstance(event, (RunSucceeded, RunCanceled, RunRetrying, RunFailed)):
             self._triggers.pop(event.run_id, None)
         match event:
             case RunStarted():
                 self._triggers[event.run_id] = event.triggered_by
-                told = "%s: run %d is being launched, triggered by %s"
-                log.debug(told, key, event.run_id, event.triggered_by)
-            case RunNamed():  # by the panel, which has begun it
-                self._tell_launched(event.schedule_id, event.run_id, event.external_id)
+                message = "%s: run %d is being launched, triggered by %s"
+                log.debug(message, key, event.run_id, event.triggered_by)
+            case RunNamed():  # the panel has started it
+                self._log_launched(event.schedule_id, event.run_id, event.external_id)
             case RunSucceeded():
                 log.info("%s: run %d has finished", key, event.run_id)
             case RunCanceled():
                 log.info("%s: run %d was canceled", key, event.run_id)
             case RunSkipped(reason="overlap"):
-                told = "%s: already running (run %s), skipped"
-                log.debug(told, key, event.blocked_by)
+                message = "%s: already running (run %s), skipped"
+                log.debug(message, key, event.blocked_by)
             case RunSkipped():
                 log.debug("%s: skipped: %s", key, event.reason)
             case RunRetrying():
-                log.warning("%s: run %d is tried again: %s", key, event.run_id, event.error)
+                log.warning("%s: run %d will be retried: %s", key, event.run_id, event.error)
             case RunFailed():
                 log.error("%s: run %d failed: %s", key, event.run_id, event.error or event.reason)
             case _:
                 return
 
-    def begun(self, attempt: Attempt, actor: str) -> None:
-        """Hear that a Ray cluster has begun a run, in an actor that it calls so."""
+    def on_begun(self, attempt: Attempt, actor: str) -> None:
+        """Log that a Ray cluster has started a run, with the name of its actor."""
         if attempt.schedule_id in self._keys:
-            self._tell_launched(attempt.schedule_id, attempt.run_id, actor)
+            self._log_launched(attempt.schedule_id, attempt.run_id, actor)
 
-    def _tell_launched(self, schedule_id: str, run_id: int, as_what: str) -> None:
-        told, by = "%s: run %d is launched as %s, triggered by %s: %s", self._triggers.get(run_id)
-        log.info(told, self._keys[schedule_id], run_id, self._user, by or "timer", as_what)
+    def _log_launched(self, schedule_id: str, run_id: int, name: str) -> None:
+        cause = self._triggers.get(run_id) or "timer"
+        message = "%s: run %d is launched as %s, triggered by %s: %s"
+        log.info(message, self._keys[schedule_id], run_id, self._user, cause, name)
 
-    # -- for those who ask
+    # -- API calls
 
     async def status(self, service: Service) -> TimerStatus:
-        """Return how the timer stands, for whoever asks."""
+        """Return the status of the timer, as far as the caller may see it."""
         sees_all = service.caller.only_of in (None, self._user)
         return await status_of(service, own=self._service, sees_all=sees_all)
 
     async def schedules(self, service: Service) -> list[ScheduleStatus]:
-        """Return the scheduled flows that whoever asks may see, by key, and what is wrong."""
+        """Return the flows that the caller may see, by key, with the invalid ones."""
         sees_all = service.caller.only_of in (None, self._user)
         found = await schedules_of(service)
-        invalid = self._told if sees_all else {}
+        invalid = self._invalid if sees_all else {}
         listed = [each for each in found if each.key not in invalid]
         wrong = [
             ScheduleStatus(key, schedule_id_of(key), invalid=why) for key, why in invalid.items()
@@ -315,13 +321,13 @@ class FlowTimer:
         return sorted([*listed, *wrong], key=lambda each: each.key)
 
     async def run(self, service: Service, schedule_id: str) -> RunRow:
-        """Start a flow now, whatever else of it runs."""
+        """Start a flow now, even if it is running."""
         _check_may_operate(service)
         await find(service, schedule_id)
         return await service.start(schedule_id)
 
     async def pause(self, service: Service, schedule_id: str, *, paused: bool) -> ScheduleStatus:
-        """Let a flow rest, or go on from now; its exposes have no say in that."""
+        """Pause a flow, or resume it from now on; exposes do not change that."""
         _check_may_operate(service)
         await find(service, schedule_id)
         if paused:
@@ -332,48 +338,48 @@ class FlowTimer:
         return _status(row, await running_of(service))
 
     async def keys(self, service: Service) -> dict[str, str]:
-        """Return the keys of scheduled flows, by the id of the schedule."""
+        """Return the keys of scheduled flows, by schedule id."""
         return {
             each.schedule_id: key_of(each)
             for each in await service.schedules(ScheduleFilter(SOURCE))
         }
 
     async def runs(self, service: Service, *, limit: int) -> list[RunRow]:
-        """Return what ran of flows, the latest first."""
+        """Return the latest runs of flows."""
         return await service.runs(RunFilter(source=SOURCE), limit=limit)
 
 
 async def status_of(
     service: Service, *, own: Service | None = None, sees_all: bool = True
 ) -> TimerStatus:
-    """Return how the timer of a store stands, for whoever asks; `own` may read what it says."""
+    """Return the status of the timer for the caller; `own` may read the timer's own record."""
     row = await (own or service).kept(KEPT, NAME)
-    kept = None if row is None else msgspec.convert(row.body, TimerRecord)
+    record = None if row is None else msgspec.convert(row.body, TimerRecord)
     total = len(await service.schedules(ScheduleFilter(source=SOURCE)))
     active = len(await service.runs(RunFilter(status=Status.STARTED, source=SOURCE), limit=10_000))
     return TimerStatus(
         TIMER_NAME,
-        None if kept is None else kept.pid,
-        kept is not None,
-        0 if kept is None else kept.interval / 1000,
-        "" if kept is None else kept.user,
-        "" if kept is None or not sees_all else kept.exposes,
+        None if record is None else record.pid,
+        record is not None,
+        0 if record is None else record.interval / 1000,
+        "" if record is None else record.user,
+        "" if record is None or not sees_all else record.exposes,
         active,
         total,
-        {} if kept is None or not sees_all else kept.invalid,
-        "" if kept is None or not sees_all else kept.panel,
-        [] if kept is None else await _problems(own or service, kept, sees_all=sees_all),
+        {} if record is None or not sees_all else record.invalid,
+        "" if record is None or not sees_all else record.panel,
+        [] if record is None else await _problems(own or service, record, sees_all=sees_all),
     )
 
 
-async def _problems(service: Service, kept: TimerRecord, *, sees_all: bool) -> list[str]:
-    """Return what keeps flows from running, or from being read: an owner reads no path or URL."""
+async def _problems(service: Service, record: TimerRecord, *, sees_all: bool) -> list[str]:
+    """Return what keeps flows from running or being read; owners see no paths or URLs."""
     found = []
-    if kept.unread:
-        found.append(f"exposes: {kept.unread if sees_all else 'they cannot be read'}")
-    if kept.panel_problem:
-        found.append(f"panel: {kept.panel_problem if sees_all else 'it cannot be used'}")
-    elif not kept.panel and not await _needs_no_panel(service):
+    if record.unread:
+        found.append(f"exposes: {record.unread if sees_all else 'cannot be read'}")
+    if record.panel_problem:
+        found.append(f"panel: {record.panel_problem if sees_all else 'cannot be used'}")
+    elif not record.panel and not await _needs_no_panel(service):
         found.append(NO_PANEL)
     return found
 
@@ -390,23 +396,23 @@ async def _needs_no_panel(service: Service) -> bool:
 
 
 async def schedules_of(service: Service) -> list[ScheduleStatus]:
-    """Return every scheduled flow of a store that whoever asks may see, by id."""
+    """Return the scheduled flows of a store that the caller may see, by id."""
     running = await running_of(service)
     rows = await service.schedules(ScheduleFilter(source=SOURCE))
     return [_status(row, running) for row in rows]
 
 
 async def find(service: Service, schedule_id: str) -> ScheduleRow:
-    """Return the schedule of a flow, or refuse what is none."""
+    """Return the schedule of a flow, or raise NoSuchSchedule."""
     row = await service.find(schedule_id)
     if row is None or row.source != SOURCE:
-        known = await service.schedules(ScheduleFilter(source=SOURCE), limit=1000)
-        raise NoSuchSchedule(schedule_id, [each.schedule_id for each in known])
+        flows = await service.schedules(ScheduleFilter(source=SOURCE), limit=1000)
+        raise NoSuchSchedule(schedule_id, [each.schedule_id for each in flows])
     return row
 
 
 async def running_of(service: Service) -> dict[str, list[int]]:
-    """Return the runs of flows that are under way, by schedule."""
+    """Return the started runs of flows, by schedule."""
     which = RunFilter(status=Status.STARTED, source=SOURCE)
     found: dict[str, list[int]] = {}
     for run in await service.runs(which, limit=MOST_RUNNING):
@@ -415,7 +421,7 @@ async def running_of(service: Service) -> dict[str, list[int]]:
 
 
 def _check_may_operate(service: Service) -> None:
-    """Refuse whoever may not, before they learn what there is."""
+    """Refuse a caller without the scope, before anything is read."""
     if not service.caller.may("operate"):
         problem = f"this needs the scope operate, and {service.caller.name} has less"
         raise NotAllowed(problem, hint="a token with scope operate")
@@ -438,8 +444,8 @@ def _fields_of(row: ScheduleRow) -> Mapping[str, object]:
 
 
 def _status(row: ScheduleRow, running: Mapping[str, list[int]]) -> ScheduleStatus:
-    given = _fields_of(row)
-    run = given.get("run")
+    fields = _fields_of(row)
+    run = fields.get("run")
     inputs = run.get("inputs") if isinstance(run, Mapping) else None
     result = None
     if row.last_run_at is not None:
@@ -447,9 +453,9 @@ def _status(row: ScheduleRow, running: Mapping[str, list[int]]) -> ScheduleStatu
     return ScheduleStatus(
         key_of(row),
         row.schedule_id,
-        cron=str(given.get("cron", "")) or None,
-        timezone=str(given.get("timezone", "UTC")),
-        enabled=given.get("enabled", True) is True,
+        cron=str(fields.get("cron", "")) or None,
+        timezone=str(fields.get("timezone", "UTC")),
+        enabled=fields.get("enabled", True) is True,
         paused=row.paused,
         inputs=dict(inputs) if isinstance(inputs, Mapping) else {},
         user=row.user_id,

@@ -1,4 +1,4 @@
-"""What a flow is: read from a target, or refused. Nothing here asks anybody."""
+"""Read the target of a flow, `run: {flow: {...}}`, or refuse it."""
 
 import re
 from collections.abc import Mapping
@@ -10,47 +10,49 @@ from onbeat.errors import InvalidSchedule, naming, shown
 from onbeat.files.secrets import check_inputs
 
 LONGEST_KEY = 500
-# A flow of the panel and nothing else, as whatever is asked there is asked with the timer's key: no
-# other page of it, and nothing that is encoded, which would be another path once it is read.
+# Only the path of a flow: requests carry the timer's key. Nothing encoded, since it would be
+# another path once decoded.
 PATH = re.compile(r"/-(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]+)+/?")
 LONGEST_URL = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What is launched on the panel, and what that is told of it."""
+    """What is launched on the panel, and the key that the panel is given."""
 
     url: str
     key: str  # empty: the id of the schedule
 
 
 def read_flow(target: Target) -> Flow:
-    """Return what `run: {flow: {url: /-/host/port/-/}}` asks for, or refuse it."""
+    """Return the flow of `run: {flow: {url: /-/host/port/-/}}`, or refuse it."""
     check_names(target.fields, {"flow", "inputs"})
-    given = target.fields.get("flow")
-    if target.has_templates and "{{" in f"{given}":
+    fields = target.fields.get("flow")
+    if target.has_templates and "{{" in f"{fields}":
         raise InvalidSchedule("flow", "a flow has no templates", hint="its inputs may have some")
     with naming("flow"):
-        if not isinstance(given, Mapping):
-            problem = f"{shown(given)} is no set of fields"
+        if not isinstance(fields, Mapping):
+            problem = f"{shown(fields)} is not a set of fields"
             raise InvalidSchedule("", problem, hint="{url: /-/127.0.0.1/8125/-/}")
-        check_names(given, {"url", "key"})
-        key = given.get("key", "")
-        if not isinstance(key, str) or ("key" in given and not 0 < len(key) <= LONGEST_KEY):
-            raise InvalidSchedule("key", f"{shown(key)} is no key", hint="such as reports/-/flow")
-        return Flow(check_url(given.get("url")), key)
+        check_names(fields, {"url", "key"})
+        key = fields.get("key", "")
+        if not isinstance(key, str) or ("key" in fields and not 0 < len(key) <= LONGEST_KEY):
+            raise InvalidSchedule(
+                "key", f"{shown(key)} is not a key", hint="such as reports/-/flow"
+            )
+        return Flow(check_url(fields.get("url")), key)
 
 
 def check_url(url: object) -> str:
-    """Return the path of a flow on its panel, `/-/...`, or refuse what is none."""
-    known = isinstance(url, str) and len(url) <= LONGEST_URL and PATH.fullmatch(url) is not None
-    if not known or {".", ".."} & set(str(url).split("/")):
-        problem = "it is missing" if url is None else f"{shown(url)} is no path of a flow"
+    """Return the path of a flow on its panel, `/-/...`, or refuse it."""
+    is_path = isinstance(url, str) and len(url) <= LONGEST_URL and PATH.fullmatch(url) is not None
+    if not is_path or {".", ".."} & set(str(url).split("/")):
+        problem = "it is missing" if url is None else f"{shown(url)} is not the path of a flow"
         raise InvalidSchedule("url", problem, hint="such as /-/127.0.0.1/8125/-/")
     return str(url)
 
 
 def check_flow(target: Target) -> None:
-    """Refuse a target that is no flow, or whose inputs would show a secret."""
+    """Refuse a target that is not a flow, or whose inputs would reveal a secret."""
     read_flow(target)
     check_inputs(target.inputs)

@@ -1,4 +1,4 @@
-"""The template of what a flow has as `meta[].data`, with its schedule commented out."""
+"""The template of `meta[].data` of a flow, with its schedule commented out."""
 
 META_TEMPLATE = """\
 # Who made it, and what it is for
@@ -8,7 +8,7 @@ tags: []
 author:
   name:
 
-# Have it run by itself: take the # away
+# Remove the # to schedule it
 # schedule:
 #   # Cron expression (minute hour day month weekday), in UTC unless timezone says otherwise
 #   cron: "0 9 * * MON-FRI"    # 9 AM on weekdays
@@ -16,15 +16,15 @@ author:
 #   # cron: "0 0 1 * *"        # the first of each month
 #   timezone: UTC
 #
-#   # What it is started with
+#   # Inputs of each run
 #   inputs:
 #     query: "daily report"
 #     limit: 100
 #
-#   # Whether it runs by itself
+#   # Whether it is scheduled
 #   enabled: true
 #
-#   # How often it is tried again after a failure, and after how many seconds
+#   # How often a failed run is retried, and after how many seconds
 #   retry_count: 0
 #   retry_delay: 60
 """

@@ -1,4 +1,4 @@
-"""The log of the timer: a file of its own, beside what is written to the console."""
+"""The log of the timer: a separate file, and the console."""
 
 import logging
 import logging.handlers
@@ -11,19 +11,19 @@ LINE = "%(asctime)s %(levelname)s %(message)s"
 
 
 def timer_logger() -> logging.Logger:
-    """Return what the timer writes to; whoever uses it need not know where that goes."""
+    """Return the logger of the timer."""
     return logging.getLogger(NAME)
 
 
 class TimerLog:
-    """Has what the timer says written to a file, and as much of it as is wanted to the console."""
+    """Writes the timer's log to a file and to the console, each from its own level."""
 
     def __init__(self, path: Path | None, *, file_level: str, std_level: str) -> None:
         self._path, self._file_level, self._std_level = path, file_level, std_level
         self._handlers: list[logging.Handler] = []
 
     def open(self) -> None:
-        """Write from now on; a file that cannot be written is told, and done without."""
+        """Start writing; raise OSError if the file cannot be written."""
         logger = timer_logger()
         for left in logger.handlers:  # there is one timer in a process
             left.close()
@@ -48,7 +48,7 @@ class TimerLog:
             logger.propagate = False
 
     def close(self) -> None:
-        """Write no more, but for what others have set up."""
+        """Stop writing, and restore the logger."""
         logger = timer_logger()
         for handler in self._handlers:
             logger.removeHandler(handler)
@@ -59,7 +59,7 @@ class TimerLog:
 
 
 class _Console(logging.Handler):
-    """Gives what is important enough to wherever all else is written."""
+    """Passes records to the handlers of the parent logger."""
 
     def emit(self, record: logging.LogRecord) -> None:
         parent = timer_logger().parent

@@ -1,6 +1,6 @@
-"""The DAG of a workflow on a Ray cluster: a task for each node, once those before it are done.
+"""Run the DAG of a workflow on a Ray cluster: one task for each node, after its dependencies.
 
-Like the runner, it is sent to the cluster as it stands, and uses the standard library alone.
+Like the runner, this module is shipped to the cluster, so it uses only the standard library.
 """
 
 import asyncio
@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 
-class NotCallable(Exception):  # noqa: N818 - it is told by its text alone
-    """What is asked for cannot be called: no further attempt could help."""
+class NotCallable(Exception):  # noqa: N818 - only its text is shown
+    """A target cannot be called or its result cannot be used: a retry cannot help."""
 
 
 @dataclass(slots=True)
 class DagNode:
-    """A node: the function that it calls, and which nodes it is after."""
+    """A node: the function that it calls, and the nodes that it depends on."""
 
     name: str
     python: str
@@ -28,23 +28,25 @@ class DagNode:
 
 
 def read_dag(dag: Mapping[str, object]) -> list[DagNode]:
-    """Return the nodes of a DAG in an order in which none comes before those that it is after.
+    """Return the nodes of a DAG in an order in which each comes after its dependencies.
 
-    What no cluster could run raises ValueError, with where it stands and what would be right.
+    An invalid DAG raises ValueError, with the place and what would be right.
     """
     listed = dag.get("nodes")
     if not isinstance(listed, list) or not listed:
-        raise ValueError('nodes: there are none ([{"id": "fetch", "python": "reports:fetch"}])')
+        raise ValueError('nodes: missing or empty ([{"id": "fetch", "python": "reports:fetch"}])')
     nodes: dict[str, DagNode] = {}
-    for n, given in enumerate(listed):
-        node = _read_node(f"nodes[{n}]", given)
+    for n, fields in enumerate(listed):
+        node = _read_node(f"nodes[{n}]", fields)
         if node.name in nodes:
             raise ValueError(f"nodes[{n}].id: two nodes are called {node.name!r}")
         nodes[node.name] = node
     edges = dag.get("edges") or []
     for n, edge in enumerate(edges if isinstance(edges, list) else [edges]):
         if not isinstance(edge, dict) or not {"from", "to"} <= edge.keys():
-            raise ValueError(f'edges[{n}]: {edge!r} is none ({{"from": "fetch", "to": "send"}})')
+            raise ValueError(
+                f'edges[{n}]: {edge!r} is not an edge ({{"from": "fetch", "to": "send"}})'
+            )
         if edge["to"] not in nodes:
             raise ValueError(f"edges[{n}].to: no node is called {edge['to']!r}")
         nodes[edge["to"]].after.append(edge["from"])
@@ -57,69 +59,69 @@ def read_dag(dag: Mapping[str, object]) -> list[DagNode]:
         return [nodes[name] for name in graphlib.TopologicalSorter(graph).static_order()]
     except graphlib.CycleError as cycle:
         round_trip = " -> ".join(map(str, cycle.args[1]))
-        raise ValueError(f"nodes: they wait for each other: {round_trip}") from None
+        raise ValueError(f"nodes: circular dependency: {round_trip}") from None
 
 
-def _read_node(where: str, given: object) -> DagNode:
-    if not isinstance(given, dict):
-        raise ValueError(f"{where}: {given!r} is no node")  # noqa: TRY004 - one error for all
-    name, python, after = given.get("id"), given.get("python"), given.get("after") or []
+def _read_node(where: str, fields: object) -> DagNode:
+    if not isinstance(fields, dict):
+        raise ValueError(f"{where}: {fields!r} is not a node")  # noqa: TRY004 - one error for all
+    name, python, after = fields.get("id"), fields.get("python"), fields.get("after") or []
     if not isinstance(name, str) or not name:
-        raise ValueError(f'{where}.id: it is missing ({{"id": "fetch", "python": ...}})')
+        raise ValueError(f'{where}.id: missing ({{"id": "fetch", "python": ...}})')
     if not isinstance(python, str) or ":" not in python:
-        raise ValueError(f"{where}.python: {python!r} names no function (module:function)")
-    inputs, cpus = given.get("inputs") or {}, given.get("cpus", 1)
+        raise ValueError(f"{where}.python: {python!r} does not name a function (module:function)")
+    inputs, cpus = fields.get("inputs") or {}, fields.get("cpus", 1)
     if not isinstance(inputs, dict):
-        raise ValueError(f"{where}.inputs: {inputs!r} is no set of names")  # noqa: TRY004
+        raise ValueError(f"{where}.inputs: {inputs!r} is not a set of names")  # noqa: TRY004
     if not isinstance(cpus, (int, float)) or cpus < 0:
-        raise ValueError(f"{where}.cpus: {cpus!r} is no number (such as 1 or 0.5)")
+        raise ValueError(f"{where}.cpus: {cpus!r} is not a number (such as 1 or 0.5)")
     return DagNode(name, python, inputs, list(after) if isinstance(after, list) else [after], cpus)
 
 
 def run_dag(dag: Mapping[str, object], meta: Mapping[str, object]) -> dict[str, object]:
-    """Run all nodes, side by side where they may be; return what each returned, by its id."""
-    import ray  # noqa: PLC0415 - it is there wherever this runs
+    """Run all nodes, in parallel where possible; return the result of each, by id."""
+    import ray  # noqa: PLC0415 - installed wherever this runs
 
     task = ray.remote(run_node)
     handles: dict[str, object] = {}
     for node in read_dag(dag):
-        asked = json.dumps({"python": node.python, "inputs": node.inputs, "after": node.after})
-        # Handles are passed one by one, so that Ray waits for them, and sends what they stand for.
+        call = json.dumps({"python": node.python, "inputs": node.inputs, "after": node.after})
+        # Handles are separate arguments, so that Ray waits for them and passes their values.
         before = [handles[name] for name in node.after]
         options = task.options(max_retries=0, num_cpus=node.cpus, name=node.name)
-        handles[node.name] = options.remote(asked, json.dumps(dict(meta)), *before)
+        handles[node.name] = options.remote(call, json.dumps(dict(meta)), *before)
     found: dict[str, object] = {}
-    for name, handle in handles.items():  # all of them end, one way or the other
-        told = json.loads(ray.get(handle))
-        if "error" in told:
-            raise RuntimeError(f"{name}: {told['error']}")
-        found[name] = told["result"]
+    for name, handle in handles.items():  # every node ends, even after a failure
+        answer = json.loads(ray.get(handle))
+        if "error" in answer:
+            raise RuntimeError(f"{name}: {answer['error']}")
+        found[name] = answer["result"]
     return found
 
 
-def run_node(asked: str, meta: str, *before: str) -> str:
-    """Call the function of a node; a parameter `after` gets what those before it returned."""
-    given = json.loads(asked)
-    came = {name: json.loads(text) for name, text in zip(given["after"], before, strict=True)}
-    failed = [name for name, told in came.items() if "error" in told]
+def run_node(call: str, meta: str, *before: str) -> str:
+    """Call the function of a node; its parameter `after` gets the results of its dependencies."""
+    fields = json.loads(call)
+    answers = {name: json.loads(text) for name, text in zip(fields["after"], before, strict=True)}
+    failed = [name for name, answer in answers.items() if "error" in answer]
     if failed:
-        return json.dumps({"error": f"not begun, as {failed[0]} failed"})
+        return json.dumps({"error": f"not started, because {failed[0]} failed"})
     try:
-        function, inputs = function_of(given["python"]), given["inputs"]
+        function, inputs = function_of(fields["python"]), fields["inputs"]
         parameters = inspect.signature(function).parameters
         if "after" in parameters:
-            inputs["after"] = {name: told["result"] for name, told in came.items()}
+            inputs["after"] = {name: answer["result"] for name, answer in answers.items()}
         if "meta" in parameters:
             inputs["meta"] = json.loads(meta)
         found = function(**inputs)
         found = asyncio.run(found) if inspect.iscoroutine(found) else found
         return json.dumps({"result": json.loads(as_json(found))})
-    except Exception as broken:  # noqa: BLE001 - what a node may raise is its own business
+    except Exception as broken:  # noqa: BLE001 - a node may raise anything
         return json.dumps({"error": f"{type(broken).__name__}: {broken}"})
 
 
 def function_of(name: str) -> Callable[..., object]:
-    """Return the function that `module:function` names, on this machine."""
+    """Import the function `module:function`."""
     module, _, path = name.partition(":")
     try:
         found: object = importlib.import_module(module)
@@ -128,17 +130,17 @@ def function_of(name: str) -> Callable[..., object]:
     except (ImportError, AttributeError) as missing:
         raise NotCallable(f"{name} cannot be imported on the cluster: {missing}") from missing
     if not callable(found):
-        raise NotCallable(f"{name} is no function")
+        raise NotCallable(f"{name} is not a function")
     return found
 
 
 def as_json(found: object, longest: int | None = None) -> str:
-    """Return what a function returned as JSON, or refuse what is none, or longer than that."""
+    """Return a result as JSON; refuse a value that is not JSON, or longer than `longest`."""
     try:
         text = json.dumps(found, allow_nan=False)
         json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
-    except (TypeError, ValueError, RecursionError) as unfit:  # ValueError: half a character, too
-        raise NotCallable(f"it returned {repr(found)[:80]}: that is no JSON ({unfit})") from None
+    except (TypeError, ValueError, RecursionError) as unfit:  # ValueError: also a lone surrogate
+        raise NotCallable(f"it returned {repr(found)[:80]}, which is not JSON ({unfit})") from None
     if longest is not None and len(text) > longest:
-        raise NotCallable(f"it returned {len(text)} bytes: {longest} at most are kept of a result")
+        raise NotCallable(f"it returned {len(text)} bytes; a result has {longest} at most")
     return text

@@ -1,10 +1,10 @@
-"""The process that is connected to a Ray cluster, and that a node talks to: JSON, line by line.
+"""The gateway: the process that is connected to a Ray cluster and serves a node, in JSON lines.
 
-Ray lives here and not in the node, since it ends the process that is connected to a cluster which
-went away. What runs on the cluster does not need this process: it is found again by its name.
+Ray runs here and not in the node, because it ends a process whose cluster went away. Runs on the
+cluster do not need this process: they are reattached by their names.
 
-Each line that comes in has an `id` and says what to `do`; lines that go out have that id again.
-`begun` is said before anything is started, so that whoever hears nothing knows that nothing was.
+Each request has an `id` and a verb in `do`; its answers have the same id. `begun` is sent before
+anything is started, so that a node that has not received it knows that nothing was started.
 """
 
 import asyncio
@@ -36,9 +36,9 @@ from onbeat.systems.ray import dag, mirror, runner, tracer
 
 PING_EVERY = 1.0
 OUTPUT_EVERY = 1.0
-UNAVAILABLE_FOR = 30.0  # seconds in which an actor that is out of touch may come back
+UNAVAILABLE_FOR = 30.0  # seconds in which an unavailable actor may come back
 PAUSE = 0.1
-ANSWERS_WITHIN = 1.0  # seconds in which a runner answers that has its place
+ANSWERS_WITHIN = 1.0  # seconds in which a placed runner answers
 WAITS = "[onbeat: waits for a place on the cluster]\n"
 Fields = dict[str, object]
 Answered_co = TypeVar("Answered_co", covariant=True)
@@ -46,14 +46,14 @@ T = TypeVar("T")
 
 
 class _Method(Protocol[Answered_co]):
-    """A method of an actor, which answers from elsewhere."""
+    """A remote method of an actor."""
 
-    def remote(self, *given: object) -> Awaitable[Answered_co]:
-        """Ask for it."""
+    def remote(self, *arguments: object) -> Awaitable[Answered_co]:
+        """Call it."""
 
 
 class Actor(Protocol):
-    """A runner, from here."""
+    """A handle of a runner."""
 
     run: _Method[str]
     state: _Method[str]
@@ -62,96 +62,96 @@ class Actor(Protocol):
 
 
 class Gateway:
-    """Does what it is told, on one cluster and in one namespace."""
+    """Serves requests for one cluster and one namespace."""
 
     def __init__(self, writer: asyncio.StreamWriter, namespace: str, silence: float) -> None:
         self._writer, self._namespace, self._silence = writer, namespace, silence
-        self._answered = time.monotonic()  # by the cluster
-        self._doing: set[asyncio.Task[None]] = set()
-        # Whoever ends a runner comes after whoever was asked before to start it.
+        self._answered = time.monotonic()  # the last answer of the cluster
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Requests for one runner are served in order: first its start, then its end.
         self._one_at_a_time: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def serve(self, reader: asyncio.StreamReader) -> None:
-        """Do what is asked, all at once, until nobody asks any more."""
-        self._begin(self._ping())
-        self._begin(self._watch())
+        """Serve requests concurrently until the connection is closed."""
+        self._start(self._ping())
+        self._start(self._watch())
         while line := await reader.readline():
-            self._begin(self._do(json.loads(line)))
+            self._start(self._serve_request(json.loads(line)))
 
-    def _begin(self, work: Coroutine[object, object, None]) -> None:
+    def _start(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.ensure_future(work)
-        self._doing.add(task)
-        task.add_done_callback(self._doing.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _do(self, asked: Fields) -> None:
+    async def _serve_request(self, request: Fields) -> None:
         verbs: dict[object, Callable[[Fields], Awaitable[Fields]]] = {
             "run": self._run, "end": self._end, "list": self._list, "mirror": self._mirror,
         }  # fmt: skip
         try:
-            found = await verbs[asked["do"]](asked)
-        except RuntimeEnvSetupError as broken:  # nothing of it has begun
-            found = {"broken": f"its runtime_env could not be had: {_brief(broken)}"}
+            found = await verbs[request["do"]](request)
+        except RuntimeEnvSetupError as broken:  # nothing was started
+            found = {"broken": f"its runtime_env could not be set up: {_brief(broken)}"}
         except RayError as broken:
             found = {"lost": _brief(broken)}
-        except Exception as broken:  # noqa: BLE001 - told, and the next is done
+        except Exception as broken:  # noqa: BLE001 - reported to the node
             found = {"broken": f"{type(broken).__name__}: {broken}"}
-        self._say(asked, found)
+        self._send(request, found)
 
-    def _say(self, asked: Fields, told: Fields) -> None:
-        self._writer.write(json.dumps({"id": asked["id"], **told}).encode() + b"\n")
+    def _send(self, request: Fields, answer: Fields) -> None:
+        self._writer.write(json.dumps({"id": request["id"], **answer}).encode() + b"\n")
 
     # -- runs
 
-    async def _run(self, asked: Fields) -> Fields:
-        """Start a runner, or find it; return what came of it."""
-        async with self._one_at_a_time.setdefault(str(asked["name"]), asyncio.Lock()):
-            actor = await self._found_or_made(str(asked["name"]), asked)
+    async def _run(self, request: Fields) -> Fields:
+        """Start or reattach a runner; return its outcome."""
+        async with self._one_at_a_time.setdefault(str(request["name"]), asyncio.Lock()):
+            actor = await self._find_or_create(str(request["name"]), request)
         if actor is None:
-            return {"absent": True, "never_began": await self._never_began(str(asked["name"]))}
-        telling = asyncio.ensure_future(self._tell_output(actor, asked))
+            return {"absent": True, "never_began": await self._never_began(str(request["name"]))}
+        sending = asyncio.ensure_future(self._send_output(actor, request))
         try:
-            return {"outcome": json.loads(await _until_over(actor, json.dumps(asked["spec"])))}
-        except ActorDiedError as died:  # perhaps with its node, before it had come to life
-            return {"lost": _brief(died), "unborn": await self._never_began(str(asked["name"]))}
+            return {"outcome": json.loads(await _outcome(actor, json.dumps(request["spec"])))}
+        except ActorDiedError as died:  # perhaps before its process was running
+            return {"lost": _brief(died), "unborn": await self._never_began(str(request["name"]))}
         finally:
-            telling.cancel()
+            sending.cancel()
 
-    async def _found_or_made(self, name: str, asked: Fields) -> Actor | None:
+    async def _find_or_create(self, name: str, request: Fields) -> Actor | None:
         actor = await self._find(name)
-        if actor is not None and await self._is_of_an_earlier_attempt(actor, asked):
+        if actor is not None and await self._is_of_an_earlier_attempt(actor, request):
             await self._kill(name, actor)
             actor = None
-        if actor is None and asked["only_find"]:
+        if actor is None and request["only_find"]:
             return None
-        self._say(asked, {"begun": True})
+        self._send(request, {"begun": True})
         await self._writer.drain()
-        return actor or await asyncio.to_thread(self._make, name, asked)
+        return actor or await asyncio.to_thread(self._create, name, request)
 
     async def _never_began(self, name: str) -> bool:
-        """Return whether the cluster, for as long as it has been up, had no such runner at work."""
+        """Return whether no such runner has run since this cluster was started."""
         try:
-            known = await self._ask(state.actors)  # also those that are dead
-            return not any(each["Name"] == name and each["StartTime"] for each in known.values())
-        except (AttributeError, KeyError):  # this is no public part of Ray: others may have none
+            actors = await self._ask(state.actors)  # also dead ones
+            return not any(each["Name"] == name and each["StartTime"] for each in actors.values())
+        except (AttributeError, KeyError):  # not a public API of Ray
             return False
 
-    async def _is_of_an_earlier_attempt(self, actor: Actor, asked: Fields) -> bool:
-        """Return whether a runner was left by an attempt whose end was recorded."""
-        if asked["may_run"]:
-            return False  # nobody has recorded its end
+    async def _is_of_an_earlier_attempt(self, actor: Actor, request: Fields) -> bool:
+        """Return whether a runner belongs to an attempt whose outcome was recorded."""
+        if request["may_run"]:
+            return False  # its outcome was not recorded
         try:
             async with asyncio.timeout(ANSWERS_WITHIN):
                 found = await _state_of(actor)
         except TimeoutError:
-            return False  # it waits for its place, so that it is of nobody who has ended
-        about = asked["about"]
-        assert isinstance(about, dict), "so it is asked"
+            return False  # it is not placed yet, so its attempt has not ended
+        about = request["about"]
+        assert isinstance(about, dict), "as the node sends it"
         return bool(found["is_over"]) and found["attempt"] != about["attempt"]
 
-    def _make(self, name: str, asked: Fields) -> Actor:
-        options = asked["options"]
-        assert isinstance(options, dict), "so it is asked"
-        made: Actor = (
+    def _create(self, name: str, request: Fields) -> Actor:
+        options = request["options"]
+        assert isinstance(options, dict), "as the node sends it"
+        created: Actor = (
             ray.remote(runner.Runner)
             .options(
                 name=name,
@@ -162,29 +162,30 @@ class Gateway:
                 max_task_retries=0,
                 **options,
             )
-            .remote(json.dumps(asked["about"]))
+            .remote(json.dumps(request["about"]))
         )
-        return made
+        return created
 
-    async def _tell_output(self, actor: Actor, asked: Fields) -> None:
-        """Tell since when it runs, and what it prints while it does."""
+    async def _send_output(self, actor: Actor, request: Fields) -> None:
+        """Send how long the runner has run, and its output while it runs."""
         placed = asyncio.ensure_future(_state_of(actor))
         done, _ = await asyncio.wait([placed], timeout=OUTPUT_EVERY * 3)
         if not done:
-            self._say(asked, {"output": WAITS})
-        stands = await placed
-        self._say(asked, {"ran": stands["ran"], "actor": stands.get("actor", "")})
+            self._send(request, {"output": WAITS})
+        state_now = await placed
+        self._send(request, {"ran": state_now["ran"], "actor": state_now.get("actor", "")})
         offset = 0
         while True:
             await asyncio.sleep(OUTPUT_EVERY)
             new, text = await actor.output.remote(offset)
             if new > offset:
                 offset = new
-                self._say(asked, {"output": text})
+                self._send(request, {"output": text})
 
-    async def _end(self, asked: Fields) -> Fields:
-        """End a runner, or only the one of an attempt: after a grace, in which it may by itself."""
-        name, grace, attempt = str(asked["name"]), float(str(asked["grace"])), asked["attempt"]
+    async def _end(self, request: Fields) -> Fields:
+        """End a runner, or only that of an attempt, after a grace in which it may end itself."""
+        name, attempt = str(request["name"]), request["attempt"]
+        grace = float(str(request["grace"]))
         async with self._one_at_a_time.setdefault(name, asyncio.Lock()):
             actor = await self._find(name)
             if actor is None:
@@ -202,7 +203,7 @@ class Gateway:
         return {"ended": True}
 
     async def _is_of_another(self, actor: Actor, attempt: object) -> bool:
-        """Return whether a runner is of another attempt by now; one without a place is."""
+        """Return whether a runner belongs to another attempt; an unplaced one does."""
         with suppress(TimeoutError):
             async with asyncio.timeout(ANSWERS_WITHIN):
                 return (await _state_of(actor))["attempt"] != attempt
@@ -214,22 +215,23 @@ class Gateway:
         while await self._find(name) is not None and time.monotonic() < until:
             await asyncio.sleep(PAUSE)
 
-    async def _list(self, asked: Fields) -> Fields:  # noqa: ARG002 - every verb has one signature
-        """Return what the runners of this namespace say of themselves; those that answer do."""
-        listed = await self._ask(list_named_actors, True)  # noqa: FBT003 - Ray's own
+    async def _list(self, request: Fields) -> Fields:  # noqa: ARG002 - one signature for all verbs
+        """Return the states of the runners of this namespace that answer."""
+        listed = await self._ask(list_named_actors, True)  # noqa: FBT003 - an argument of Ray
         names = [each["name"] for each in listed if each["namespace"] == self._namespace]
-        found = await asyncio.gather(*map(self._said_by, names))
+        found = await asyncio.gather(*map(self._named_state, names))
         return {"runners": [each for each in found if each]}
 
-    async def _said_by(self, name: str) -> Fields:
+    async def _named_state(self, name: str) -> Fields:
         actor = await self._find(name)
-        with suppress(TimeoutError, RayError):  # it waits for its place, or is gone
+        with suppress(TimeoutError, RayError):  # not placed yet, or gone
             async with asyncio.timeout(ANSWERS_WITHIN):
                 return {"name": name, **await _state_of(actor)} if actor is not None else {}
         return {}
 
-    async def _mirror(self, asked: Fields) -> Fields:
-        await mirror.update(str(asked["name"]), str(asked["namespace"]), json.dumps(asked["meta"]))
+    async def _mirror(self, request: Fields) -> Fields:
+        name, namespace = str(request["name"]), str(request["namespace"])
+        await mirror.update(name, namespace, json.dumps(request["meta"]))
         return {"mirrored": True}
 
     # -- the cluster
@@ -241,11 +243,11 @@ class Gateway:
             return None
         return found
 
-    async def _ask(self, function: Callable[..., T], *given: object) -> T:
-        """Ask the cluster for something, in a thread, as Ray waits for the answer."""
+    async def _ask(self, function: Callable[..., T], *arguments: object) -> T:
+        """Call a blocking function of Ray in a thread, and note that the cluster answered."""
         try:
-            found = await asyncio.to_thread(function, *given)
-        except ValueError:  # it knows nothing of that: an answer, too
+            found = await asyncio.to_thread(function, *arguments)
+        except ValueError:  # not found: an answer, too
             self._answered = time.monotonic()
             raise
         self._answered = time.monotonic()
@@ -254,11 +256,11 @@ class Gateway:
     async def _ping(self) -> None:
         while True:
             with suppress(RayError):
-                await self._find("nobody")
+                await self._find("no-such-actor")
             await asyncio.sleep(PING_EVERY)
 
     async def _watch(self) -> None:
-        """End this process when the cluster is silent for too long: its calls would never end."""
+        """End this process if the cluster is silent for too long, as its calls would not return."""
         while time.monotonic() - self._answered < self._silence:
             await asyncio.sleep(PAUSE)
         self._writer.write(b'{"id": null, "gone": "the Ray cluster does not answer"}\n')
@@ -266,8 +268,8 @@ class Gateway:
         os._exit(3)
 
 
-async def _until_over(actor: Actor, spec: str) -> str:
-    """Return what came of a run. A node that is out of touch may come back, or it is dead."""
+async def _outcome(actor: Actor, spec: str) -> str:
+    """Return the outcome of a run, waiting for an unavailable cluster node to come back."""
     until = None
     while True:
         try:
@@ -285,15 +287,15 @@ async def _state_of(actor: Actor) -> Fields:
 
 
 def _brief(broken: RayError) -> str:
-    """Return what is told of a runner that is no more: what Ray says, without its table."""
+    """Return the error of a runner without Ray's table."""
     if not isinstance(broken, ActorDiedError):
         return f"{type(broken).__name__}: {broken}".partition("\n")[0]
-    said = [line.strip() for line in str(broken).splitlines() if line[:1] not in ("\t", "")]
-    return " ".join(said[:2])[:500]
+    lines = [line.strip() for line in str(broken).splitlines() if line[:1] not in ("\t", "")]
+    return " ".join(lines[:2])[:500]
 
 
-async def _main(given: list[str]) -> None:
-    handle, address, namespace, working_dir, silence = given
+async def _main(arguments: list[str]) -> None:
+    handle, address, namespace, working_dir, silence = arguments
     sock = socket.socket(fileno=int(handle))
     reader, writer = await asyncio.open_connection(sock=sock, limit=64 * 1024 * 1024)
     try:
@@ -301,8 +303,8 @@ async def _main(given: list[str]) -> None:
         async with asyncio.timeout(float(silence)):
             await _reach(address)
             await asyncio.to_thread(_connect, address, namespace, env)
-    except Exception as broken:  # noqa: BLE001 - whatever keeps it from being connected
-        gone = f"there is no Ray cluster at {address}: {_why_not(broken)}"
+    except Exception as broken:  # noqa: BLE001 - any failure to connect is reported
+        gone = f"no Ray cluster at {address}: {_reason(broken)}"
         writer.write(json.dumps({"id": None, "gone": gone}).encode() + b"\n")
         await writer.drain()
         return
@@ -310,14 +312,14 @@ async def _main(given: list[str]) -> None:
     await Gateway(writer, namespace, float(silence)).serve(reader)
 
 
-def _why_not(broken: Exception) -> str:
+def _reason(broken: Exception) -> str:
     if isinstance(broken, OSError) and (broken.errno or 0) > 0:
         return os.strerror(broken.errno or 0)
     return f"{type(broken).__name__}: {str(broken).partition(chr(10))[0]}"
 
 
 async def _reach(address: str) -> None:
-    """Refuse an address at once where nobody is: Ray would look for minutes."""
+    """Fail quickly if nothing listens at an address, which Ray would retry for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
         _, writer = await asyncio.open_connection(
@@ -327,7 +329,7 @@ async def _reach(address: str) -> None:
 
 
 def _cluster_id() -> str:
-    """Return what tells this life of a cluster from any other, or nothing if that is not known."""
+    """Return an id of this cluster since its start; empty if it is unknown."""
     return str(getattr(worker.global_worker.gcs_client, "cluster_id", ""))
 
 
@@ -346,6 +348,6 @@ def _connect(address: str, namespace: str, runtime_env: Fields | None) -> None:
 if __name__ == "__main__":
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it ends with its node
     loop = asyncio.new_event_loop()
-    loop.set_default_executor(ThreadPoolExecutor(32))  # each waits for an answer of the cluster
+    loop.set_default_executor(ThreadPoolExecutor(32))  # blocking calls to the cluster
     loop.run_until_complete(_main(sys.argv[1:]))
-    os._exit(0)  # without the goodbyes of Ray, which may take long: what runs needs none
+    os._exit(0)  # skips Ray's slow shutdown, which detached actors do not need

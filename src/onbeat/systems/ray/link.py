@@ -1,7 +1,7 @@
-"""The way of a node to a Ray cluster: a process of its own, the gateway, which has Ray in it.
+"""A node's connection to a Ray cluster, through a separate process with Ray: the gateway.
 
-It is started when it is first needed and, when it has ended, the next time that it is. Everything
-is asked for in JSON, line by line; see `gateway.py`.
+The process is started on first use and, after it has ended, on the next use. Requests and answers
+are JSON lines; see `gateway.py`.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ LONGEST_LINE = 64 * 1024 * 1024
 NO_RAY = "ray is not installed here"
 
 Fields = Mapping[str, object]
-Heard = Callable[[Fields], None]
-LAST_WORDS = 2.0  # seconds in which a process that was ended may say why
-SENT: Fields = {"sent": True}  # what is heard first: it is asked for from now on
+OnMessage = Callable[[Fields], None]
+LAST_WORDS = 2.0  # seconds to read the error output of an ended process
+SENT: Fields = {"sent": True}  # the first message: the request is being sent
 
 
-class GatewayEnded(Exception):  # noqa: N818 - whoever asked is told by its text
-    """The gateway has ended before it answered; unless it had `begun`, it has done nothing."""
+class GatewayEnded(Exception):  # noqa: N818 - its text is the reason
+    """The gateway ended before it answered; unless `begun`, nothing was started."""
 
     def __init__(self, why: str, *, begun: bool) -> None:
         super().__init__(why)
@@ -36,7 +36,7 @@ class GatewayEnded(Exception):  # noqa: N818 - whoever asked is told by its text
 
 
 class Link:
-    """Asks a cluster, through a gateway; each who asks has an answer, or a `GatewayEnded`."""
+    """Sends requests to a cluster; each gets an answer, or raises `GatewayEnded`."""
 
     def __init__(
         self,
@@ -47,45 +47,45 @@ class Link:
         working_dir: str = "",
         lease: float = 60,
     ) -> None:
-        """`lease` is how many seconds a cluster that falls silent keeps its runs."""
+        """`lease` is how many seconds runs stay with a silent cluster."""
         self.lease = lease
-        self._given = (address, namespace, working_dir, str(lease / 3))
+        self._arguments = (address, namespace, working_dir, str(lease / 3))
         self._environment = {**environment, "RAY_USAGE_STATS_ENABLED": "0"}
         self._gateway: _Gateway | None = None
         self._starting = asyncio.Lock()
 
-    async def ask(self, do: str, fields: Fields, heard: Heard = lambda _: None) -> Fields:
-        """Have something done; return the answer. What is told before it is `heard`."""
-        return await (await self._connected()).ask({"do": do, **fields}, heard)
+    async def ask(self, do: str, fields: Fields, on_message: OnMessage = lambda _: None) -> Fields:
+        """Send a request; return the answer. Earlier messages go to `on_message`."""
+        return await (await self._connected()).ask({"do": do, **fields}, on_message)
 
     async def cluster(self) -> str:
-        """Return what tells this life of the cluster from any other; empty if that is not known."""
+        """Return an id of the cluster since its start; empty if it is unknown."""
         return (await self._connected()).cluster
 
     async def _connected(self) -> "_Gateway":
         async with self._starting:
-            if self._gateway is None or self._gateway.is_over:
-                self._gateway = await _Gateway.start(self._given, self._environment)
+            if self._gateway is None or self._gateway.has_ended:
+                self._gateway = await _Gateway.start(self._arguments, self._environment)
             gateway = self._gateway
         await gateway.until_up()
         return gateway
 
     async def close(self) -> None:
-        """End the gateway; what runs on the cluster goes on."""
+        """End the gateway; runs on the cluster continue."""
         if self._gateway is not None:
             await self._gateway.close()
 
 
 class _PendingCall:
-    """A question that has not been answered yet."""
+    """A request that was not answered yet."""
 
-    def __init__(self, heard: Heard) -> None:
-        self.heard, self.begun = heard, False
+    def __init__(self, on_message: OnMessage) -> None:
+        self.on_message, self.begun = on_message, False
         self.answer: asyncio.Future[Fields] = asyncio.get_running_loop().create_future()
 
 
 class _Gateway:
-    """One process, for as long as it lives."""
+    """One process of the gateway."""
 
     def __init__(
         self,
@@ -94,21 +94,21 @@ class _Gateway:
         writer: asyncio.StreamWriter,
     ) -> None:
         self._process, self._reader, self._writer = process, reader, writer
-        self._waiting: dict[object, _PendingCall] = {}
+        self._pending: dict[object, _PendingCall] = {}
         self._ids = itertools.count(1)
-        self._why, self.cluster = "", ""  # why it has ended; where it is connected to
-        self.is_over = False
-        # Nothing is asked before it is connected: who dies until then has left nothing behind.
+        self._why, self.cluster = "", ""  # why it ended; the cluster's id
+        self.has_ended = False
+        # Nothing is requested before it is connected: a process that ends earlier did nothing.
         self._is_up = asyncio.Event()
         self._listening = asyncio.create_task(self._listen())
 
     @classmethod
-    async def start(cls, given: tuple[str, ...], environment: Mapping[str, str]) -> "_Gateway":
+    async def start(cls, arguments: tuple[str, ...], environment: Mapping[str, str]) -> "_Gateway":
         ours, theirs = socket.socketpair()
         with theirs:
             handle = theirs.fileno()
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "onbeat.systems.ray.gateway", str(handle), *given,
+                sys.executable, "-m", "onbeat.systems.ray.gateway", str(handle), *arguments,
                 env=environment, pass_fds=(handle,), stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
@@ -118,22 +118,22 @@ class _Gateway:
 
     async def until_up(self) -> None:
         await self._is_up.wait()
-        if self.is_over:
+        if self.has_ended:
             raise GatewayEnded(self._why, begun=False)
 
-    async def ask(self, fields: Fields, heard: Heard) -> Fields:
+    async def ask(self, fields: Fields, on_message: OnMessage) -> Fields:
         await self.until_up()
-        number, asked = next(self._ids), _PendingCall(heard)
-        self._waiting[number] = asked
-        heard(SENT)
+        number, call = next(self._ids), _PendingCall(on_message)
+        self._pending[number] = call
+        on_message(SENT)
         self._writer.write(msgspec.json.encode({"id": number, **fields}) + b"\n")
         try:
-            return await asked.answer
+            return await call.answer
         finally:
-            self._waiting.pop(number, None)
+            self._pending.pop(number, None)
 
     async def close(self) -> None:
-        self._writer.close()  # upon which it ends
+        self._writer.close()  # which ends the process
         try:
             async with asyncio.timeout(2):
                 await self._process.wait()
@@ -144,50 +144,52 @@ class _Gateway:
         await asyncio.wait([self._listening])
 
     async def _listen(self) -> None:
-        telling = asyncio.create_task(_last_words(self._process.stderr))
+        reading = asyncio.create_task(_last_words(self._process.stderr))
         try:
             while line := await self._reader.readline():
-                self._hear(msgspec.json.decode(line))
-        except (ConnectionError, ValueError) as broken:  # ValueError: no JSON, or without an end
-            self._why = self._why or f"the way to the Ray cluster broke: {broken}"
-        self.is_over = True
+                self._on_line(msgspec.json.decode(line))
+        except (ConnectionError, ValueError) as broken:  # ValueError: not JSON, or too long
+            self._why = self._why or f"the connection to the Ray cluster broke: {broken}"
+        self.has_ended = True
         self._writer.close()
         with suppress(ProcessLookupError):
             self._process.kill()
         words = ""
-        with suppress(TimeoutError):  # what Ray has started may hold on to it
+        with suppress(TimeoutError):  # processes of Ray may hold the pipe open
             async with asyncio.timeout(LAST_WORDS):
-                words = await telling
+                words = await reading
         if "No module named 'ray'" in words:
             self._why = f"{NO_RAY} ({install_command('ray')})"
-        self._why = self._why or f"the way to the Ray cluster was lost: {words or 'without a word'}"
-        self._is_up.set()  # it is not, and whoever waits for that is to know
-        for asked in list(self._waiting.values()):
-            if not asked.answer.done():
-                asked.answer.set_exception(GatewayEnded(self._why, begun=asked.begun))
+        self._why = (
+            self._why or f"the connection to the Ray cluster was lost: {words or 'no reason given'}"
+        )
+        self._is_up.set()  # wake up waiters, which see `has_ended`
+        for call in list(self._pending.values()):
+            if not call.answer.done():
+                call.answer.set_exception(GatewayEnded(self._why, begun=call.begun))
 
-    def _hear(self, told: dict[str, object]) -> None:
-        if told.get("gone"):
-            self._why = str(told["gone"])
-        if "up" in told:
-            self.cluster = str(told["up"])
+    def _on_line(self, message: dict[str, object]) -> None:
+        if message.get("gone"):
+            self._why = str(message["gone"])
+        if "up" in message:
+            self.cluster = str(message["up"])
             self._is_up.set()
-        asked = self._waiting.get(told.pop("id"))
-        if asked is None or asked.answer.done():
+        call = self._pending.get(message.pop("id"))
+        if call is None or call.answer.done():
             return
-        if told.keys() <= {"begun", "ran", "actor", "output"}:
-            asked.begun = asked.begun or "begun" in told
+        if message.keys() <= {"begun", "ran", "actor", "output"}:
+            call.begun = call.begun or "begun" in message
             try:
-                asked.heard(told)
+                call.on_message(message)
             except Exception:
-                log.exception("what a runner told could not be taken in")
+                log.exception("a message of a runner could not be handled")
         else:
-            asked.answer.set_result(told)
+            call.answer.set_result(message)
 
 
 async def _last_words(stderr: asyncio.StreamReader | None) -> str:
-    """Return the last line that a process says before it ends."""
-    assert stderr is not None, "it was asked for"
+    """Return the last line of error output of an ended process."""
+    assert stderr is not None, "it is a pipe"
     last = b""
     while chunk := await stderr.read(65_536):
         last = (last + chunk)[-4096:]

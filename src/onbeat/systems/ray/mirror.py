@@ -1,13 +1,13 @@
-"""The mirror of a timer on a Ray cluster: a detached actor that tells what the store says.
+"""The mirror of the timer on a Ray cluster: a detached actor with a copy of its state.
 
-It is for those who look at the cluster. Nothing is ever read back from it.
+It serves users of the cluster. Nothing is read back from it.
 """
 
 import json
 
 
 class TimerLock:
-    """Has the pid of the timer, its schedules, and what of them is running."""
+    """Holds the pid of the timer, its schedules, and its running flows."""
 
     def __init__(self) -> None:
         self._meta: dict[str, object] = {}
@@ -16,21 +16,21 @@ class TimerLock:
         return f"TimerLock(pid={self.get_pid()})"
 
     def get_pid(self) -> object:
-        """Return the process that keeps time."""
+        """Return the process id of the timer."""
         return self._meta.get("pid")
 
     def get_meta(self) -> dict[str, object]:
-        """Return all of it: pid, schedules, running."""
+        """Return the state: pid, schedules, running."""
         return self._meta
 
     def update(self, meta: str) -> None:
-        """Take what the store says by now, as JSON."""
+        """Replace the state, given as JSON."""
         self._meta = json.loads(meta)
 
 
 async def update(name: str, namespace: str, meta: str) -> None:
-    """Tell the mirror of this name, which is made if it is not there."""
-    import ray  # noqa: PLC0415 - it is there wherever this runs
+    """Update the mirror of this name, creating it if need be."""
+    import ray  # noqa: PLC0415 - installed wherever this runs
 
     actor = (
         ray.remote(TimerLock)

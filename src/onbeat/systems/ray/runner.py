@@ -1,7 +1,7 @@
-"""What runs on a Ray cluster: one `Runner` for each run, which calls one function, once.
+"""The runner on a Ray cluster: one `Runner` actor for each run, which calls one function, once.
 
-It is sent to the cluster as it stands here, so that nothing of Onbeat has to be installed there: it
-uses the standard library alone. Only texts cross the border, and those are JSON.
+It is shipped to the cluster, so that Onbeat need not be installed there: it uses only the standard
+library. Its methods exchange only strings, mostly JSON.
 """
 
 import asyncio
@@ -22,20 +22,20 @@ from typing import Any
 from onbeat.systems.ray.dag import NotCallable, as_json, function_of, run_dag
 from onbeat.systems.ray.tracer import as_plain, with_tracer
 
-LONGEST_TAIL = 64 * 1024  # bytes of output that come back with an outcome
-LONGEST_RESULT = 64 * 1024  # bytes of it as JSON
-LONGEST_STEP = 64 * 1024  # bytes of output that are told at once
+LONGEST_TAIL = 64 * 1024  # bytes of output that are part of an outcome
+LONGEST_RESULT = 64 * 1024  # bytes of a result as JSON
+LONGEST_STEP = 64 * 1024  # bytes of output for each request
 
 
 class Runner:
-    """One run, under the run's key. However often it is asked to, it calls its function once.
+    """One run, named by the run's key. It calls its function once, even if requested repeatedly.
 
-    It keeps what came of that until it is ended from outside: whoever has started it may be gone.
+    It keeps the outcome until it is ended by a node, as the node that started it may be gone.
     """
 
     def __init__(self, about: str) -> None:
         self._about: dict[str, object] = json.loads(about)
-        self._asked: dict[str, Any] = {}  # as JSON says it
+        self._spec: dict[str, Any] = {}
         self._began: float | None = None
         self._ended: float | None = None
         self._outcome: asyncio.Future[str] | None = None
@@ -46,112 +46,114 @@ class Runner:
         names = ("schedule_key", "user", "triggered_by")
         return f"Runner({', '.join(f'{name}={self._about.get(name)}' for name in names)})"
 
-    async def run(self, asked: str) -> str:
-        """Call what is asked for, unless that has begun; return what came of it, as JSON."""
+    async def run(self, spec: str) -> str:
+        """Call the function, unless it was called before; return the outcome as JSON."""
         if self._outcome is None:
             loop = asyncio.get_running_loop()
             self._outcome = loop.create_future()
-            self._asked, self._began = json.loads(asked), time.monotonic()
+            self._spec, self._began = json.loads(spec), time.monotonic()
             self._output = _capture_output()
             thread = threading.Thread(target=self._work, args=(loop,), daemon=True)
             thread.start()
         return await asyncio.shield(self._outcome)
 
     async def state(self) -> str:
-        """Return what this is, where it runs, since when, and whether it is over, as JSON."""
+        """Return what this runs, where, for how long, and whether it has ended, as JSON."""
         is_over = self._ended is not None
         now = time.monotonic()
         ran = 0.0 if self._began is None else (self._ended or now) - self._began
-        stands = {"is_over": is_over, "ran": ran, "over_for": now - (self._ended or now)}
-        return json.dumps(self._about | {"pid": os.getpid(), "actor": _actor_id()} | stands)
+        timing = {"is_over": is_over, "ran": ran, "over_for": now - (self._ended or now)}
+        return json.dumps(self._about | {"pid": os.getpid(), "actor": _actor_id()} | timing)
 
     async def note(self, text: str) -> None:
-        """Add what a task that this run has started says by its tracer, to the output."""
+        """Append the tracer output of a task that this run has started."""
         os.write(1, text.encode(errors="replace"))
 
     async def output(self, offset: int) -> tuple[int, str]:
-        """Return what was printed from this byte on, some at a time, and where that ends."""
+        """Return output from this byte on, up to a limit, and the offset of its end."""
         try:
             with open(self._output, "rb") as file:  # noqa: ASYNC230, PTH123 - a small local file
                 file.seek(offset)
                 found = file.read(LONGEST_STEP)
-        except OSError:  # it has not begun; or somebody has tidied up
+        except OSError:  # not started, or the file was deleted
             return offset, ""
-        whole = found[: found.rfind(b"\n") + 1] or found  # so that no character is cut
+        whole = found[: found.rfind(b"\n") + 1] or found  # does not cut a character
         return offset + len(whole), whole.decode(errors="replace")
 
     async def cancel(self) -> None:
-        """Ask what is called to end: an async function hears of it, a plain one cannot."""
+        """Cancel the function; only an async function can be canceled."""
         if self._to_cancel is not None:
             self._to_cancel()
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            told = self._call()
-            told["tail"] = _tail_of(self._output, str(told.pop("trace", "")))
-        except BaseException as broken:  # noqa: BLE001 - whatever it is, the run has an end
-            told = {"error": f"it could not be told what came of it: {_told(broken)}"}
-            told |= {"is_set_up": True, "tail": ""}
+            outcome = self._call()
+            outcome["tail"] = _tail_of(self._output, str(outcome.pop("trace", "")))
+        except BaseException as broken:  # noqa: BLE001 - the run must have an outcome
+            outcome = {"error": f"the outcome could not be determined: {_error_text(broken)}"}
+            outcome |= {"is_set_up": True, "tail": ""}
         self._ended = time.monotonic()
-        told |= {"attempt": self._about["attempt"], "actor": _actor_id()}
-        text = json.dumps(told)  # in ASCII, so that half a character comes through
-        outcome = self._outcome
-        assert outcome is not None, "it was asked for"
+        outcome |= {"attempt": self._about["attempt"], "actor": _actor_id()}
+        text = json.dumps(outcome)  # ASCII, so that lone surrogates are allowed
+        future = self._outcome
+        assert future is not None, "`run` has set it"
 
         def settle() -> None:
-            outcome.set_result(text)
+            future.set_result(text)
 
         loop.call_soon_threadsafe(settle)
 
     def _call(self) -> dict[str, object]:
         try:
-            asked = self._asked
-            found = run_dag(asked["dag"], asked["meta"]) if "dag" in asked else self._called()
+            spec = self._spec
+            found = run_dag(spec["dag"], spec["meta"]) if "dag" in spec else self._call_function()
             return {"result": json.loads(as_json(as_plain(found), LONGEST_RESULT))}
-        except BaseException as broken:  # noqa: BLE001 - what a target may raise is its own business
+        except BaseException as broken:  # noqa: BLE001 - a target may raise anything
             return {
-                "error": _told(broken),
+                "error": _error_text(broken),
                 "is_set_up": not isinstance(broken, NotCallable),
                 "trace": _trace(broken),
             }
 
-    def _called(self) -> object:
-        function, given = function_of(self._asked["python"]), dict(self._asked["inputs"])
-        with contextlib.suppress(ValueError):  # some builtins tell nothing of their parameters
+    def _call_function(self) -> object:
+        function, arguments = function_of(self._spec["python"]), dict(self._spec["inputs"])
+        with contextlib.suppress(ValueError):  # some builtins have no signature
             parameters = inspect.signature(function).parameters
-            given = with_tracer(parameters, given)
-            if "run" in parameters and "run" not in given:
-                given["run"] = SimpleNamespace(
+            arguments = with_tracer(parameters, arguments)
+            if "run" in parameters and "run" not in arguments:
+                arguments["run"] = SimpleNamespace(
                     **self._about | {"triggered_by": self._about["cause"]}
                 )
             try:
-                inspect.signature(function).bind(**given)
+                inspect.signature(function).bind(**arguments)
             except TypeError as unfit:
-                raise NotCallable(f"{self._asked['python']}: {unfit}") from None
+                raise NotCallable(f"{self._spec['python']}: {unfit}") from None
         if not inspect.iscoroutinefunction(function):
-            return function(**given)
-        return asyncio.run(self._awaited(function, given))
+            return function(**arguments)
+        return asyncio.run(self._call_async(function, arguments))
 
-    async def _awaited(self, function: Callable[..., object], given: dict[str, object]) -> object:
+    async def _call_async(
+        self, function: Callable[..., object], arguments: dict[str, object]
+    ) -> object:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None, "this is one"
+        assert task is not None, "this runs in a task"
 
         def cancel() -> None:
             loop.call_soon_threadsafe(task.cancel)
 
         self._to_cancel = cancel
-        return await function(**given)  # type: ignore[misc]
+        return await function(**arguments)  # type: ignore[misc]
 
 
 def _actor_id() -> str:
-    """Return what Ray calls this actor, and no other before or after it."""
-    import ray  # noqa: PLC0415 - it is there wherever this runs
+    """Return Ray's unique id of this actor."""
+    import ray  # noqa: PLC0415 - installed wherever this runs
 
     return str(ray.get_runtime_context().get_actor_id() or "")
 
 
 def _capture_output() -> str:
-    """Have all that this process prints, and what it starts prints, go to a file; return it."""
+    """Redirect the output of this process and its children to a file; return its path."""
     handle, path = tempfile.mkstemp(prefix="onbeat-run-", suffix=".log")
     sys.stdout.flush()
     sys.stderr.flush()
@@ -165,7 +167,7 @@ def _capture_output() -> str:
 
 def _tail_of(path: str, more: str) -> str:
     printed = b""
-    with contextlib.suppress(Exception):  # what it has put in the place of its output is its own
+    with contextlib.suppress(Exception):  # the function may have replaced it
         sys.stdout.flush()
     with contextlib.suppress(OSError), open(path, "rb") as file:  # noqa: PTH123 - as above
         file.seek(max(0, os.fstat(file.fileno()).st_size - LONGEST_TAIL))
@@ -176,13 +178,13 @@ def _tail_of(path: str, more: str) -> str:
 def _trace(broken: BaseException) -> str:
     try:
         return "".join(traceback.format_exception(broken))
-    except Exception:  # noqa: BLE001 - it asks the exception for its text
+    except Exception:  # noqa: BLE001 - formatting may run the exception's code
         return ""
 
 
-def _told(broken: BaseException) -> str:
+def _error_text(broken: BaseException) -> str:
     try:
         text = f"{type(broken).__name__}: {broken}"
-    except Exception:  # noqa: BLE001 - its own text may fail in any way
+    except Exception:  # noqa: BLE001 - formatting may run the exception's code
         text = type(broken).__name__
     return text.encode(errors="replace")[:LONGEST_TAIL].decode(errors="replace")

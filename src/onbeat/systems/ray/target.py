@@ -1,4 +1,4 @@
-"""What is read of `run: {python: "reports:build", on: ray, resources: {cpus: 2}}`."""
+"""Read the target `run: {python: "reports:build", on: ray, resources: {cpus: 2}}`."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from onbeat.errors import InvalidSchedule, naming, shown
 from onbeat.files.secrets import check_inputs, check_no_reference
 
 FIELDS = {"python", "inputs", "on", "resources", "runtime_env"}
-OURS = {"cpus": "num_cpus", "gpus": "num_gpus"}  # as Ray calls them
+RAY_NAMES = {"cpus": "num_cpus", "gpus": "num_gpus"}
 SIZE = re.compile(r" *([0-9]{1,12}(?:\.[0-9]{1,3})?) *(B|KiB|MiB|GiB|TiB) *")
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 MOST = 1_000_000  # of any resource
@@ -19,21 +19,21 @@ DEFAULT_CPUS = 1
 
 @dataclass(frozen=True, slots=True)
 class OnRay:
-    """A function on a cluster, and what a worker needs to have for it."""
+    """A function on a cluster, and the options of its worker."""
 
     python: str
-    options: Mapping[str, object]  # as Ray takes them
+    options: Mapping[str, object]  # of a Ray actor
 
 
 def read_target(target: Target) -> OnRay:
-    """Return what a target asks for, or refuse it."""
+    """Return the function of a target, or refuse it."""
     fields = target.fields
     check_names(fields, FIELDS)
     python = fields["python"]
     module, colon, path = python.partition(":") if isinstance(python, str) else ("", "", "")
     names = (*module.split("."), *path.split("."))
     if not (colon and all(name.isidentifier() for name in names)):
-        problem = f"{shown(python)} names no function that could be imported on a cluster"
+        problem = f"{shown(python)} does not name a function that can be imported on a cluster"
         raise InvalidSchedule("python", problem, hint="module:function")
     check_inputs(target.inputs)
     with naming("resources"):
@@ -44,22 +44,22 @@ def read_target(target: Target) -> OnRay:
     return OnRay(str(python), options)
 
 
-def _read_resources(given: object) -> dict[str, object]:
-    if given is None:
+def _read_resources(resources: object) -> dict[str, object]:
+    if resources is None:
         return {"num_cpus": DEFAULT_CPUS}
-    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        hint = "{cpus: 2, gpus: 0.5, memory: 2GiB}, and the names that your cluster has"
-        raise InvalidSchedule("", f"{shown(given)} is no set of resources", hint=hint)
+    if not isinstance(resources, Mapping) or not all(isinstance(name, str) for name in resources):
+        hint = "{cpus: 2, gpus: 0.5, memory: 2GiB}, and resource names of your cluster"
+        raise InvalidSchedule("", f"{shown(resources)} is not a set of resources", hint=hint)
     found: dict[str, object] = {"num_cpus": DEFAULT_CPUS}
     named: dict[str, float] = {}
-    for name, value in given.items():
+    for name, value in resources.items():
         if name in {"num_cpus", "num_gpus", "CPU", "GPU", "cpu", "gpu"}:
             short = "gpus" if "g" in name.lower() else "cpus"
             raise InvalidSchedule(name, "no resource has this name", hint=f"write {short}")
         if name == "memory":
             found["memory"] = _read_size(value)
-        elif name in OURS:
-            found[OURS[name]] = _read_number(name, value)
+        elif name in RAY_NAMES:
+            found[RAY_NAMES[name]] = _read_number(name, value)
         else:
             named[name] = _read_number(name, value)
     return found | ({"resources": named} if named else {})
@@ -67,9 +67,9 @@ def _read_resources(given: object) -> dict[str, object]:
 
 def _read_number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MOST:
-        raise InvalidSchedule(name, f"{shown(value)} is no number", hint="such as 1 or 0.5")
+        raise InvalidSchedule(name, f"{shown(value)} is not a number", hint="such as 1 or 0.5")
     if value > 1 and value != int(value):
-        problem = f"{shown(value)} is neither whole nor a part of one"
+        problem = f"{shown(value)} is neither a whole number nor below 1"
         raise InvalidSchedule(name, problem, hint="such as 2 or 0.5")
     return value
 
@@ -79,20 +79,22 @@ def _read_size(value: object) -> int:
         return value
     match = SIZE.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise InvalidSchedule("memory", f"{shown(value)} is no size", hint="such as 512MiB or 2GiB")
+        raise InvalidSchedule(
+            "memory", f"{shown(value)} is not a size", hint="such as 512MiB or 2GiB"
+        )
     return int(float(match[1]) * UNITS[match[2]])
 
 
-def _read_environment(given: object) -> Mapping[str, object]:
-    """Return what Ray calls a runtime environment: it reads it, apart from what is wrong here."""
-    if not isinstance(given, Mapping):
-        hint = "{env_vars: {NAME: value}, pip: [...]}, as Ray has it"
-        raise InvalidSchedule("", f"{shown(given)} is no environment", hint=hint)
-    variables = given.get("env_vars", {})
+def _read_environment(environment: object) -> Mapping[str, object]:
+    """Return a runtime environment of Ray; only what is checked here is refused."""
+    if not isinstance(environment, Mapping):
+        hint = "{env_vars: {NAME: value}, pip: [...]}, as documented by Ray"
+        raise InvalidSchedule("", f"{shown(environment)} is not an environment", hint=hint)
+    variables = environment.get("env_vars", {})
     if not isinstance(variables, Mapping) or not all(
         isinstance(value, str) for value in variables.values()
     ):
-        raise InvalidSchedule("env_vars", "values are texts", hint='{LIMIT: "100"}')
+        raise InvalidSchedule("env_vars", "values must be strings", hint='{LIMIT: "100"}')
     for name, value in variables.items():
-        check_no_reference(f"env_vars.{name}", str(value))  # anybody on the cluster can list them
-    return given
+        check_no_reference(f"env_vars.{name}", str(value))  # visible to all users of the cluster
+    return environment

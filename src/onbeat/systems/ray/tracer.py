@@ -1,8 +1,7 @@
-"""The tracer of Kodosumi's entry points, `async def run(inputs, tracer)`, that run on Ray.
+"""The tracer for Kodosumi's entry points, `async def run(inputs, tracer)`, that run on Ray.
 
-What is given to it goes to the output of the run, each message after a word for its kind: so
-`onbeat logs` shows it, live and afterwards. Like the runner, it is sent to the cluster as it
-stands, and uses the standard library alone.
+Messages go to the output of the run, each prefixed by its kind, so that `onbeat logs` shows them.
+Like the runner, this module is shipped to the cluster, so it uses only the standard library.
 """
 
 import contextlib
@@ -17,125 +16,125 @@ from typing import Any
 from onbeat.systems.ray.dag import NotCallable
 
 NO_PANEL = (
-    "this run is on a Ray cluster, without a panel (leave entry_point out: the panel runs it)"
+    "this run is on a Ray cluster, without a panel (remove entry_point to run it on the panel)"
 )
 
 
 class Tracer:
-    """Writes what a flow says to the output of its run.
+    """Writes the messages of a flow to the output of its run.
 
-    Each method is async, and has a twin for plain functions: `debug` and `debug_sync`. A flow may
-    pass it to tasks of Ray: what these say comes to the same output.
+    Each method is async and has a variant for plain functions: `debug` and `debug_sync`. A flow may
+    pass its tracer to Ray tasks: their messages go to the same output.
     """
 
     def __init__(self, runner: Any = None) -> None:  # noqa: ANN401 - an actor of Ray
         self._runner = runner  # None: this is the process of the run
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Return how another process makes it, which reaches the run through its actor."""
-        import ray  # noqa: PLC0415 - it is there wherever this runs
+        """Pickle it for another process, which reaches the run through its actor."""
+        import ray  # noqa: PLC0415 - installed wherever this runs
 
         return Tracer, (self._runner or ray.get_runtime_context().current_actor,)
 
     async def debug(self, *message: str) -> None:
-        """Say something for those who look for a mistake."""
+        """Write a debug message."""
         self.debug_sync(*message)
 
     def debug_sync(self, *message: str) -> None:
-        """Say something for those who look for a mistake."""
-        self._say("debug", "\n".join(map(str, message)))
+        """Write a debug message."""
+        self._write("debug", "\n".join(map(str, message)))
 
     async def result(self, *message: object) -> None:
-        """Give results of the work so far."""
+        """Write intermediate results."""
         self.result_sync(*message)
 
     def result_sync(self, *message: object) -> None:
-        """Give results of the work so far."""
+        """Write intermediate results."""
         for each in message:
-            self._say("result", _text(each))
+            self._write("result", _text(each))
 
     async def action(self, *message: object) -> None:
-        """Say what is done."""
+        """Write the actions that are taken."""
         self.action_sync(*message)
 
     def action_sync(self, *message: object) -> None:
-        """Say what is done."""
+        """Write the actions that are taken."""
         for each in message:
-            self._say("action", _text(each))
+            self._write("action", _text(each))
 
     async def markdown(self, *message: str) -> None:
-        """Give a result as Markdown: paragraphs."""
+        """Write a result as Markdown paragraphs."""
         self.markdown_sync(*message)
 
     def markdown_sync(self, *message: str) -> None:
-        """Give a result as Markdown: paragraphs."""
-        self._say("markdown", "\n\n".join(map(str, message)))
+        """Write a result as Markdown paragraphs."""
+        self._write("markdown", "\n\n".join(map(str, message)))
 
     async def html(self, *message: str) -> None:
-        """Give a result as HTML."""
+        """Write a result as HTML."""
         self.html_sync(*message)
 
     def html_sync(self, *message: str) -> None:
-        """Give a result as HTML."""
-        self._say("html", "\n".join(map(str, message)))
+        """Write a result as HTML."""
+        self._write("html", "\n".join(map(str, message)))
 
     async def text(self, *message: str) -> None:
-        """Give a result as plain text."""
+        """Write a result as plain text."""
         self.text_sync(*message)
 
     def text_sync(self, *message: str) -> None:
-        """Give a result as plain text."""
-        self._say("text", "\n".join(map(str, message)))
+        """Write a result as plain text."""
+        self._write("text", "\n".join(map(str, message)))
 
     async def warning(self, *message: str, exc_info: bool = False) -> None:
-        """Warn; with the traceback of the exception that is being handled, if wanted."""
+        """Write a warning, optionally with the traceback of the current exception."""
         self.warning_sync(*message, exc_info=exc_info)
 
     def warning_sync(self, *message: str, exc_info: bool = False) -> None:
-        """Warn; with the traceback of the exception that is being handled, if wanted."""
+        """Write a warning, optionally with the traceback of the current exception."""
         more = [traceback.format_exc().rstrip()] if exc_info else []
-        self._say("warning", "\n".join([*map(str, message), *more]))
+        self._write("warning", "\n".join([*map(str, message), *more]))
 
     async def lock(self, name: str, *_: object, **__: object) -> object:
-        """Refuse to wait for a person: they answer on the panel."""
+        """Refuse to wait for a person, which needs the panel."""
         raise NotCallable(f"tracer.lock({name!r}) waits for an answer on the panel: {NO_PANEL}")
 
     async def fs(self) -> object:
-        """Refuse to give the files of the panel."""
+        """Refuse to open the files of the panel."""
         return self.fs_sync()
 
     def fs_sync(self) -> object:
-        """Refuse to give the files of the panel."""
-        raise NotCallable(f"tracer.fs() has the files that the panel keeps: {NO_PANEL}")
+        """Refuse to open the files of the panel."""
+        raise NotCallable(f"tracer.fs() needs the files of the panel: {NO_PANEL}")
 
-    def _say(self, kind: str, text: str) -> None:
+    def _write(self, kind: str, text: str) -> None:
         line = f"{kind}: {text}\n"
         if self._runner is not None:
             import ray  # noqa: PLC0415 - as above
 
-            ray.get(self._runner.note.remote(line))  # before the task ends, and with it the run
+            ray.get(self._runner.note.remote(line))  # wait: the run may end with the task
             return
         sys.stdout.write(line)
-        with contextlib.suppress(Exception):  # what a flow has put in its place is its own
+        with contextlib.suppress(Exception):  # the flow may have replaced it
             sys.stdout.flush()
 
 
 def with_tracer(
-    parameters: Mapping[str, inspect.Parameter], given: dict[str, object]
+    parameters: Mapping[str, inspect.Parameter], arguments: dict[str, object]
 ) -> dict[str, object]:
-    """Return what a function is called with, if it is one of Kodosumi's: `(inputs, tracer)`.
+    """Return the arguments of a function, with a tracer for Kodosumi's `(inputs, tracer)`.
 
-    One that has a parameter `tracer` gets a tracer, and a parameter `inputs` gets all inputs as one
-    dict. Every other function gets its inputs by name, as before.
+    A parameter `tracer` gets a tracer, and then a parameter `inputs` gets all inputs as one dict.
+    Other functions get their inputs by name.
     """
-    if "tracer" not in parameters or ("tracer" in given and "inputs" not in parameters):
-        return given
-    named: dict[str, object] = {"inputs": given} if "inputs" in parameters else dict(given)
+    if "tracer" not in parameters or ("tracer" in arguments and "inputs" not in parameters):
+        return arguments
+    named: dict[str, object] = {"inputs": arguments} if "inputs" in parameters else dict(arguments)
     return named | {"tracer": Tracer()}
 
 
 def as_plain(found: object) -> object:
-    """Return a result as JSON can say it: a model of Kodosumi is `{"Markdown": {"body": ...}}`."""
+    """Return a result as JSON values: a model of Kodosumi is `{"Markdown": {"body": ...}}`."""
     dump = getattr(found, "model_dump", None)
     if callable(dump) and not isinstance(found, type):
         return {type(found).__name__: dump()}

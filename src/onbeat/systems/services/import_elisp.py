@@ -1,6 +1,6 @@
-"""Services and timers of a configuration in Emacs Lisp, as the fields of a services file.
+"""Translate services and timers from an Emacs Lisp configuration to the fields of a services file.
 
-Only data is translated: what Emacs would compute is reported with its line, and left out.
+Only data is translated. What Emacs would compute is omitted, and reported with its line.
 """
 
 import re
@@ -9,23 +9,23 @@ from dataclasses import dataclass, field
 from math import isfinite
 
 from onbeat.errors import InvalidFile, InvalidSchedule, Mistake, shown
-from onbeat.systems.services.field_spelled import OLD_NAMES, PREFIXES
+from onbeat.systems.services.field_aliases import OLD_NAMES, PREFIXES
 from onbeat.systems.services.lisp import LispNode, read_lisp
 from onbeat.systems.services.state import TimerHistory, write_state
-from onbeat.systems.services.timers import OF_A_TIMER, Services, Timers
+from onbeat.systems.services.timers import TIMER_FIELDS, Services, Timers
 
 NEWEST_STATE = 2  # the version of a state file
 LATEST = 253_402_300_799  # seconds: the year 9999
-NAMES = tuple(prefix.replace("_", "-") for prefix in PREFIXES)  # that variables begin with
+NAMES = tuple(prefix.replace("_", "-") for prefix in PREFIXES)  # prefixes of variables
 SETTERS = ("setq", "setopt", "setq-default")
 BODIES = ("progn", "with-eval-after-load", "eval-and-compile")
 SECTIONS = (":init", ":config", ":preface")  # of use-package: forms
 QUOTED = re.compile(r'"(?:[^"\\]|\\.)*+"', re.DOTALL)
-OF_A_SERVICE = {
+SERVICE_KEYS = {
     ":id", ":type", ":enabled", ":disabled", ":oneshot-timeout", ":working-directory",
     ":environment", ":command", ":argv",
 }  # fmt: skip
-KEPT = {
+HISTORY_FIELDS = {
     ":last-run-at": "last_run_at",
     ":last-success-at": "last_success_at",
     ":last-failure-at": "last_failure_at",
@@ -34,7 +34,7 @@ KEPT = {
 
 
 class _NotDataError(Exception):
-    """A value that is not data: it is left out, and reported with its line."""
+    """A value that is not data: it is omitted, and reported with its line."""
 
     def __init__(self, node: LispNode, problem: str) -> None:
         self.line, self.problem = node.line, problem
@@ -43,44 +43,44 @@ class _NotDataError(Exception):
 
 @dataclass(slots=True)
 class Imported:
-    """The fields of a services file, and what is not in it."""
+    """The fields of a services file, and what was not translated."""
 
     fields: dict[str, object] = field(default_factory=dict)
     left_out: list[Mistake] = field(default_factory=list)
 
 
 def import_elisp(text: str, path: str) -> Imported:
-    """Return what a configuration says of services and timers; refuse what cannot be read."""
+    """Return the services and timers of a configuration; refuse an unreadable one."""
     forms = read_lisp(text, path)
     found = _Translation()
     for form in forms:
         found.form(form)
-    return found.finished()
+    return found.result()
 
 
 def import_state(text: str, path: str) -> tuple[bytes, list[Mistake]]:
-    """Return a state file with what an `.eld` file keeps of timers, and what is not in it."""
+    """Return the state file of an `.eld` file, and what was not translated."""
     forms = read_lisp(text, path)
     pairs = {pair.head: pair for form in forms[:1] for pair in form.items}
     version, timers = pairs.get("version"), pairs.get("timers")
     if version is None or version.tail is None or timers is None:
         hint = "((version . 1) (timers ...))"
-        raise InvalidFile(path, [Mistake(1, "", "it does not keep timers", hint)])
+        raise InvalidFile(path, [Mistake(1, "", "it contains no timers", hint)])
     if version.tail.kind != "number" or not 1 <= float(version.tail.value) <= NEWEST_STATE:
         problem = f"version {version.tail.value} is not known"
         raise InvalidFile(path, [Mistake(version.line, "", problem, f"1 to {NEWEST_STATE}")])
-    kept: dict[str, TimerHistory] = {}
+    histories: dict[str, TimerHistory] = {}
     left_out: list[Mistake] = []
     for entry in timers.items[1:]:
         if entry.kind != "list" or not entry.items or entry.items[0].kind != "string":
-            left_out.append(Mistake(entry.line, "", "it is not the state of a timer"))
+            left_out.append(Mistake(entry.line, "", "not the state of a timer"))
             continue
         name = str(entry.items[0].value)
-        kept[name] = TimerHistory(**dict(_kept(name, entry, left_out)))  # type: ignore[arg-type]  # checked
-    return write_state(kept), left_out
+        histories[name] = TimerHistory(**dict(_history(name, entry, left_out)))  # type: ignore[arg-type]  # checked
+    return write_state(histories), left_out
 
 
-def _kept(name: str, entry: LispNode, left_out: list[Mistake]) -> Iterator[tuple[str, object]]:
+def _history(name: str, entry: LispNode, left_out: list[Mistake]) -> Iterator[tuple[str, object]]:
     try:
         pairs = _plist(entry, entry.items[1:])
     except _NotDataError as refused:
@@ -90,8 +90,8 @@ def _kept(name: str, entry: LispNode, left_out: list[Mistake]) -> Iterator[tuple
         if node.is_symbol("nil"):
             continue
         value = node.value
-        if key in KEPT and node.kind == "number" and 0 <= float(value) <= LATEST:
-            yield KEPT[key], round(float(value) * 1000)
+        if key in HISTORY_FIELDS and node.kind == "number" and 0 <= float(value) <= LATEST:
+            yield HISTORY_FIELDS[key], round(float(value) * 1000)
         elif key == ":last-exit" and isinstance(value, int) and abs(value) < 2**31:
             yield "last_exit", value
         elif key == ":last-miss-reason" and node.kind == "symbol":
@@ -101,14 +101,14 @@ def _kept(name: str, entry: LispNode, left_out: list[Mistake]) -> Iterator[tuple
 
 
 class _Translation:
-    """What was found so far, form by form. Of what is set twice, the last counts."""
+    """The result so far, form by form. If something is set twice, the last value is used."""
 
     def __init__(self) -> None:
         self._fields: dict[str, object] = {}
         self._services: dict[str, dict[str, object]] = {}
         self._timers: list[tuple[int, dict[str, object]]] = []
         self._left_out: list[Mistake] = []
-        self._timeout: object = None  # of oneshot services that have none of their own
+        self._timeout: object = None  # default of oneshot services
         self._without_timeout: set[str] = set()
         self._variables: Mapping[str, Callable[[LispNode], None]] = {
             "programs": self._read_programs,
@@ -145,10 +145,10 @@ class _Translation:
         elif node.kind == "list" and ":id" in (head, *_keys(items)) and ":command" in _keys(items):
             self._try(node, lambda: self._read_service(node, items))  # a unit file
         elif any(map(_variable, node.symbols())) and head not in ("require", "provide"):
-            self._leave_out(node, f"({head or '...'} ...) is run by Emacs, and is not translated")
+            self._leave_out(node, f"({head or '...'} ...) is code and is not translated")
 
-    def finished(self) -> Imported:
-        """Return all of it, without the timers that would be wrong."""
+    def result(self) -> Imported:
+        """Return the result, without the timers that would be invalid."""
         whole: dict[str, object] = dict(self._fields)
         for name in self._without_timeout & self._services.keys():
             if self._timeout is not None:
@@ -160,21 +160,21 @@ class _Translation:
         except InvalidSchedule as refused:
             self._left_out.append(Mistake(None, refused.field, refused.problem, refused.hint))
         else:
-            whole["timers"] = list(self._right(found))
+            whole["timers"] = list(self._valid_timers(found))
         if self._timers and "timers_enabled" not in whole:
             hint = "write timers_enabled: true into the new file"
-            problem = "it does not open the gate of timers, so they stay off"
+            problem = "the gate of timers is not opened, so they stay off"
             self._left_out.append(Mistake(None, "timers_enabled", problem, hint))
         self._left_out.sort(key=lambda each: each.line or 0)
         return Imported(whole, self._left_out)
 
-    def _right(self, found: Timers) -> Iterator[dict[str, object]]:
-        """Yield the timers that are right, and report the others."""
+    def _valid_timers(self, found: Timers) -> Iterator[dict[str, object]]:
+        """Yield the valid timers, and report the others."""
         seen: set[str] = set()
         for place, (line, fields) in enumerate(self._timers):
             own = fields.get("id")
             name = own if isinstance(own, str) and own else f"timers[{place}]"
-            if name in found.right and name not in seen:
+            if name in found.valid and name not in seen:
                 yield fields
             else:
                 reason = "duplicate timer ID" if name in seen else found.invalid[name]
@@ -201,7 +201,7 @@ class _Translation:
         if read is not None:
             self._try(name, lambda: read(value))
         elif variable:
-            self._leave_out(name, f"{name.value} has no counterpart here")
+            self._leave_out(name, f"{name.value} has no equivalent")
 
     def _try(self, node: LispNode, work: Callable[[], None]) -> None:
         try:
@@ -214,12 +214,12 @@ class _Translation:
         self._fields[name] = value
 
     def _switch(self, variable: str, node: LispNode) -> None:
-        """A mode is switched by a call: on without an argument, off by one that is not positive."""
+        """Read the call of a mode: on without an argument, off if that is not positive."""
         argument = node.items[1] if len(node.items) > 1 else None
         if argument is not None and argument.kind == "list":
             raise _NotDataError(argument, "it is computed by Emacs")
         if argument is not None and _unquoted(argument).is_symbol("toggle"):
-            raise _NotDataError(argument, "what it toggles to is not known")
+            raise _NotDataError(argument, "the result of toggling is unknown")
         is_off = argument is not None and argument.kind == "number" and float(argument.value) < 1
         self._set(OLD_NAMES[variable.replace("-", "_")], not is_off)
 
@@ -230,9 +230,9 @@ class _Translation:
         if node.is_symbol("nil"):
             self._set("state_file", None)
             return
-        hint = "--state reads it once"
+        hint = "import it with --state"
         self._left_out.append(
-            Mistake(node.line, "timer-state-file", "the new state file is another one", hint)
+            Mistake(node.line, "timer-state-file", "not used: Onbeat has its own state file", hint)
         )
 
     def _leave_out(self, node: LispNode, problem: str) -> None:
@@ -247,9 +247,11 @@ class _Translation:
 
     def _read_program(self, node: LispNode) -> None:
         if node.kind == "string":
-            raise _NotDataError(node, f"{shown(node.value)} is a simple service: only oneshots are")
+            raise _NotDataError(
+                node, f"{shown(node.value)} is a simple service; only oneshots are translated"
+            )
         if node.kind != "list" or not node.items:
-            raise _NotDataError(node, "it is not a service")
+            raise _NotDataError(node, "not a service")
         command, *rest = node.items
         if command.kind == "string":
             line = LispNode(command.line, "symbol", ":command")
@@ -258,40 +260,40 @@ class _Translation:
             self._read_service(node, node.items)
 
     def _read_service(self, node: LispNode, items: Sequence[LispNode]) -> None:
-        given = _plist(node, items)
-        command = given.get(":command")
-        argv = _texts(given[":argv"]) if ":argv" in given else []
+        fields = _plist(node, items)
+        command = fields.get(":command")
+        argv = _texts(fields[":argv"]) if ":argv" in fields else []
         if command is not None:
             argv = split_command(_text(command), command)
         if not argv:
             raise _NotDataError(node, "a service without a command")
-        name = _text(given[":id"]) if ":id" in given else argv[0].rpartition("/")[2]
-        kind = given.get(":type")
+        name = _text(fields[":id"]) if ":id" in fields else argv[0].rpartition("/")[2]
+        kind = fields.get(":type")
         if kind is None or not kind.is_symbol("oneshot"):
-            told = "simple" if kind is None else kind.value
+            name_of_kind = "simple" if kind is None else kind.value
             raise _NotDataError(
-                node, f"service {shown(name)} is {told}: timers start oneshots only"
+                node, f"service {shown(name)} is {name_of_kind}; timers start oneshots only"
             )
         if name in self._services:
-            raise _NotDataError(node, f"service {shown(name)} is there twice: the first counts")
+            raise _NotDataError(node, f"service {shown(name)} appears twice; the first one is used")
         found: dict[str, object] = {"argv": argv}
-        if not _is_nil(given.get(":working-directory")):
-            found["cwd"] = _text(given[":working-directory"])
-        if not _is_nil(given.get(":environment")):
-            found["env"] = _environment(given[":environment"])
-        timeout = given.get(":oneshot-timeout")
+        if not _is_nil(fields.get(":working-directory")):
+            found["cwd"] = _text(fields[":working-directory"])
+        if not _is_nil(fields.get(":environment")):
+            found["env"] = _environment(fields[":environment"])
+        timeout = fields.get(":oneshot-timeout")
         if timeout is None:
             self._without_timeout.add(name)
         elif not timeout.is_symbol("nil"):
             found["timeout"] = _seconds(timeout)
-        is_off = (":disabled" in given and _flag(given[":disabled"])) or (
-            ":enabled" in given and not _flag(given[":enabled"])
+        is_off = (":disabled" in fields and _flag(fields[":disabled"])) or (
+            ":enabled" in fields and not _flag(fields[":enabled"])
         )
         if is_off:
             found["enabled"] = False
         self._services[name] = found
-        for key in given.keys() - OF_A_SERVICE:
-            line = given[key].line
+        for key in fields.keys() - SERVICE_KEYS:
+            line = fields[key].line
             self._left_out.append(
                 Mistake(line, f"service {shown(name)}", f"{key} is not translated")
             )
@@ -304,12 +306,12 @@ class _Translation:
             self._try(each, lambda each=each: self._read_timer(each))  # type: ignore[misc]
 
     def _read_timer(self, node: LispNode) -> None:
-        given = _plist(node, node.items)
+        fields = _plist(node, node.items)
         found: dict[str, object] = {}
-        for key, value in given.items():
+        for key, value in fields.items():
             name = key.removeprefix(":").replace("-", "_")
-            if name not in OF_A_TIMER:
-                raise _NotDataError(value, f"unknown keyword {key}, so the timer is left out")
+            if name not in TIMER_FIELDS:
+                raise _NotDataError(value, f"unknown keyword {key}, the timer is ignored")
             if name in ("enabled", "persistent"):
                 found[name] = _flag(value)
             elif not value.is_symbol("nil"):
@@ -320,7 +322,7 @@ class _Translation:
 def split_command(text: str, node: LispNode) -> list[str]:
     """Return the words of a command as Emacs splits them: at spaces, except within `"..."`.
 
-    Single quotes, variables and pipes mean nothing there either: no shell reads it.
+    No shell is involved: single quotes, variables and pipes have no special meaning.
     """
     found: list[str] = []
     at = 0
@@ -328,7 +330,7 @@ def split_command(text: str, node: LispNode) -> list[str]:
         found += text[at:begin].split()
         quoted = QUOTED.match(text, begin)
         if quoted is None:
-            raise _NotDataError(node, f"{shown(text)} has a quote that is not closed")
+            raise _NotDataError(node, f"{shown(text)} has an unclosed quote")
         try:
             (word,) = read_lisp(quoted[0], "")
         except InvalidFile as refused:
@@ -339,7 +341,7 @@ def split_command(text: str, node: LispNode) -> list[str]:
 
 
 def _variable(name: str) -> str:
-    """Return what a variable is called without the prefix of its system; else an empty text."""
+    """Return the name of a variable without the prefix of its system, or an empty string."""
     for prefix in NAMES:
         if name.startswith(prefix):
             return name.removeprefix(prefix)
@@ -351,13 +353,13 @@ def _keys(items: Sequence[LispNode]) -> list[str]:
 
 
 def _unquoted(node: LispNode) -> LispNode:
-    """Return what a quote is of; what is not quoted is returned as it is."""
+    """Return the node without its quote, if it has one."""
     is_quote = node.head in ("quote", "backquote", "function") and len(node.items) == 2
     return node.items[1] if is_quote else node
 
 
 def _list(node: LispNode) -> Sequence[LispNode]:
-    """Return the items of a list that is data: quoted, or `(list ...)`."""
+    """Return the items of a literal list: quoted, or `(list ...)`."""
     if node.is_symbol("nil"):
         return ()
     if node.head in ("quote", "backquote"):
@@ -367,29 +369,29 @@ def _list(node: LispNode) -> Sequence[LispNode]:
         if found.kind == "list" and found.tail is None:
             return found.items
     elif node.head == "list":
-        return [_called(_unquoted(each)) for each in node.items[1:]]
-    raise _NotDataError(node, "it is not a quoted list: Emacs computes it")
+        return [_evaluated(_unquoted(each)) for each in node.items[1:]]
+    raise _NotDataError(node, "not a quoted list; it is computed by Emacs")
 
 
-def _called(node: LispNode) -> LispNode:
-    """Return the list that `(list ...)` makes; what is not such a call is returned as it is."""
+def _evaluated(node: LispNode) -> LispNode:
+    """Return the list of a `(list ...)` call, or the node itself."""
     if node.head != "list":
         return node
     return LispNode(
-        node.line, "list", items=tuple(_called(_unquoted(each)) for each in node.items[1:])
+        node.line, "list", items=tuple(_evaluated(_unquoted(each)) for each in node.items[1:])
     )
 
 
 def _plist(node: LispNode, items: Sequence[LispNode]) -> dict[str, LispNode]:
-    """Return the values of a property list by their keywords."""
+    """Return the values of a property list, by keyword."""
     if node.kind != "list" or node.tail is not None:
-        raise _NotDataError(node, "it is not a property list")
+        raise _NotDataError(node, "not a property list")
     found: dict[str, LispNode] = {}
     for key, value in zip(items[::2], items[1::2], strict=False):
         if key.kind != "symbol" or not str(key.value).startswith(":"):
-            raise _NotDataError(key, f"{_shown(key)} is not a keyword")
+            raise _NotDataError(key, f"{_format(key)} is not a keyword")
         if str(key.value) in found:
-            raise _NotDataError(key, f"{key.value} is there twice")
+            raise _NotDataError(key, f"{key.value} appears twice")
         found[str(key.value)] = _unquoted(value)
     if len(items) % 2:
         raise _NotDataError(items[-1], f"{shown(items[-1].value)} has no value")
@@ -405,18 +407,18 @@ def _flag(node: LispNode) -> bool:
         return True
     if node.is_symbol("nil"):
         return False
-    raise _NotDataError(node, f"{_shown(node)} is neither t nor nil")
+    raise _NotDataError(node, f"{_format(node)} is neither t nor nil")
 
 
 def _text(node: LispNode) -> str:
     if node.kind != "string":
-        raise _NotDataError(node, f"{_shown(node)} is not a text: Emacs computes it")
+        raise _NotDataError(node, f"{_format(node)} is not a string; it is computed by Emacs")
     return str(node.value)
 
 
 def _texts(node: LispNode) -> list[str]:
     if node.kind != "list" or node.tail is not None:
-        raise _NotDataError(node, f"{_shown(node)} is not a list of texts")
+        raise _NotDataError(node, f"{_format(node)} is not a list of strings")
     return [_text(each) for each in node.items]
 
 
@@ -427,7 +429,7 @@ def _seconds(node: LispNode) -> str:
             if node.value != int(node.value)
             else (f"{int(node.value)}s")
         )
-    raise _NotDataError(node, f"{_shown(node)} is not a number of seconds")
+    raise _NotDataError(node, f"{_format(node)} is not a number of seconds")
 
 
 def _numbers(node: LispNode) -> list[str]:
@@ -443,7 +445,7 @@ def _scalar(node: LispNode) -> object:
         return "*"
     if node.kind == "symbol" and not str(node.value).startswith(":"):
         return str(node.value)
-    raise _NotDataError(node, f"{_shown(node)} is not translated")
+    raise _NotDataError(node, f"{_format(node)} is not translated")
 
 
 def _calendar(node: LispNode) -> object:
@@ -451,7 +453,7 @@ def _calendar(node: LispNode) -> object:
     if node.kind == "list" and node.items and node.items[0].kind == "list":
         return [_calendar(each) for each in node.items]
     if node.kind != "list":
-        raise _NotDataError(node, f"{_shown(node)} is not a calendar")
+        raise _NotDataError(node, f"{_format(node)} is not a calendar")
     found: dict[str, object] = {}
     for key, value in _plist(node, node.items).items():
         several = value.kind == "list" and value.tail is None
@@ -461,16 +463,16 @@ def _calendar(node: LispNode) -> object:
 
 
 def _environment(node: LispNode) -> dict[str, str]:
-    """Return variables by name: from pairs `("NAME" . "value")`."""
+    """Return the variables of pairs `("NAME" . "value")`."""
     found: dict[str, str] = {}
     for pair in node.items:
         if pair.kind != "list" or len(pair.items) != 1 or pair.tail is None:
-            raise _NotDataError(pair, f'{_shown(pair)} is not a pair ("NAME" . "value")')
+            raise _NotDataError(pair, f'{_format(pair)} is not a pair ("NAME" . "value")')
         found[_text(pair.items[0])] = _text(pair.tail)
     return found
 
 
-def _shown(node: LispNode) -> str:
+def _format(node: LispNode) -> str:
     if node.kind == "list":
         return f"({node.head} ...)" if node.head else "(...)"
     return shown(node.value) if node.kind == "string" else str(node.value)

@@ -1,6 +1,6 @@
 """A reader of Emacs Lisp data: lists, strings, numbers and symbols, each with its line.
 
-Nothing is evaluated. What is read is bounded in length, depth and count.
+Nothing is evaluated. Input is limited in length, depth and number of forms.
 """
 
 import re
@@ -30,7 +30,7 @@ MARKS = {"'": "quote", "`": "backquote", ",@": "unquote", ",": "unquote", "#'": 
 
 @dataclass(frozen=True, slots=True)
 class LispNode:
-    """What was read: of a list, `items`, and `tail` behind a dot; of others, `value`."""
+    """A node: a list has `items`, and `tail` after a dot; other nodes have `value`."""
 
     line: int
     kind: Kind
@@ -39,12 +39,12 @@ class LispNode:
     tail: "LispNode | None" = None
 
     def is_symbol(self, *names: str) -> bool:
-        """Return whether it is one of these symbols."""
+        """Return whether the node is one of these symbols."""
         return self.kind == "symbol" and self.value in names
 
     @property
     def head(self) -> str:
-        """The symbol that a list begins with, or an empty text."""
+        """The first symbol of a list, or an empty string."""
         first = self.items[0] if self.items else None
         return str(first.value) if first is not None and first.kind == "symbol" else ""
 
@@ -60,9 +60,9 @@ class LispNode:
 
 
 def read_lisp(text: str, path: str) -> list[LispNode]:
-    """Return the forms of a file; refuse one that cannot be read, with the line."""
+    """Return the forms of a file; refuse unreadable ones, with the line."""
     if len(text) > LONGEST:
-        raise InvalidFile(path, [Mistake(None, "", "it is too long", "1 MiB at most")])
+        raise InvalidFile(path, [Mistake(None, "", "the file is too long", "1 MiB at most")])
     return _LispReader(text, path).forms()
 
 
@@ -80,7 +80,7 @@ class _LispReader:
     def _next(self) -> str | None:
         """Skip spaces and comments; return the next character, or None at the end."""
         match = SPACE.match(self._text, self._at)
-        assert match is not None, "it matches nothing as well"
+        assert match is not None, "the pattern matches an empty string"
         self._move(match.end())
         return self._text[self._at] if self._at < len(self._text) else None
 
@@ -93,11 +93,11 @@ class _LispReader:
         if depth > DEEPEST:
             raise self._refused("lists are nested too deeply", f"{DEEPEST} at most")
         if self._seen > MOST:
-            raise self._refused("it holds too much", f"{MOST} forms at most")
+            raise self._refused("the file has too many forms", f"{MOST} forms at most")
         first = self._next()
         line = self._line
         if first is None:
-            raise self._refused("it ends in the middle of a form", "a closing parenthesis")
+            raise self._refused("the file ends within a form", "a closing parenthesis")
         for mark, name in MARKS.items():
             if self._text.startswith(mark, self._at):
                 self._move(self._at + len(mark))
@@ -109,7 +109,7 @@ class _LispReader:
         if first == '"':
             return self._string(line)
         if first in ")]":
-            raise self._refused(f"there is nothing that {shown(first)} closes", "one less")
+            raise self._refused(f"unmatched {shown(first)}", "remove it")
         if first in "?#":
             return self._other(line, depth)
         return self._atom(line)
@@ -125,7 +125,7 @@ class _LispReader:
             if found.is_symbol(".") and items and end == ")":
                 tail = self._node(depth + 1)
                 if self._next() != end:
-                    raise self._refused("there is more than one form after a dot", "one")
+                    raise self._refused("more than one form after a dot", "one")
                 break
             items.append(found)
         self._move(self._at + 1)
@@ -145,34 +145,36 @@ class _LispReader:
                 end += 1
             parts.append(self._text[at:end])
             if end >= len(self._text):
-                raise self._refused(f"the text of line {line} is not closed", '"')
+                raise self._refused(f"the string of line {line} is not closed", '"')
             if self._text[end] == '"':
                 self._move(end + 1)
                 return LispNode(line, "string", "".join(parts))
             found = ESCAPE.match(self._text, end + 1)
             if found is None:
-                raise self._refused(f"the text of line {line} is not closed", '"')
+                raise self._refused(f"the string of line {line} is not closed", '"')
             parts.append(self._escaped(found[0]))
             at = found.end()
 
-    def _escaped(self, told: str) -> str:
-        if told in PLAIN:
-            return PLAIN[told]
+    def _escaped(self, escape: str) -> str:
+        if escape in PLAIN:
+            return PLAIN[escape]
         code = -1
-        if told[0] in "xuU" and len(told) > 1:
-            code = int(told[1:], 16)
-        elif told[0] in "01234567":
-            code = int(told, 8)
-        elif told[0] in "CMSAH^N":  # control and meta characters, and names
-            raise self._refused(f"the escape {shown(chr(92) + told[:1])} is not read", "plain text")
+        if escape[0] in "xuU" and len(escape) > 1:
+            code = int(escape[1:], 16)
+        elif escape[0] in "01234567":
+            code = int(escape, 8)
+        elif escape[0] in "CMSAH^N":  # control and meta characters, and names
+            raise self._refused(
+                f"the escape {shown(chr(92) + escape[:1])} is not supported", "plain text"
+            )
         if code == -1:
-            return told
+            return escape
         if code > 0x10FFFF or 0xD800 <= code < 0xE000 or code == 0:
-            raise self._refused(f"{shown(told)} is not a character", "a Unicode character")
+            raise self._refused(f"{shown(escape)} is not a character", "a Unicode character")
         return chr(code)
 
     def _other(self, line: int, depth: int) -> LispNode:
-        """Read what only programs have: characters, objects, other notations."""
+        """Read notations of programs: characters, objects, and others."""
         first = self._text[self._at]
         if first == "?":
             found = re.compile(r"\?(?:\\.(?:-\\?.|[^\s()\[\]\"';]*)|.)", re.DOTALL).match(
@@ -190,14 +192,16 @@ class _LispReader:
     def _atom(self, line: int) -> LispNode:
         found = ATOM.match(self._text, self._at)
         if found is None:
-            told = shown(self._text[self._at : self._at + 1])
-            raise self._refused(f"{told} is not read", "Lisp data")
+            character = shown(self._text[self._at : self._at + 1])
+            raise self._refused(f"{character} is not supported", "Lisp data")
         self._move(found.end())
         text = found[0]
         if NUMBER.fullmatch(text):
             is_whole = re.fullmatch(r"[+-]?[0-9]+\.?", text) is not None
             if len(text) > 30:
-                raise self._refused(f"{shown(text)} is too long a number", "a shorter one")
+                raise self._refused(
+                    f"{shown(text)} is a number with too many digits", "a shorter one"
+                )
             return LispNode(line, "number", int(text.rstrip(".")) if is_whole else float(text))
         return LispNode(line, "symbol", re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL))
 

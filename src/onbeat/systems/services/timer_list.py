@@ -1,4 +1,4 @@
-"""What there is to say of timers: for tables, for JSON, and for the file that keeps it."""
+"""The status of timers: for tables, for JSON, and for the state file."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,150 +12,156 @@ from onbeat.systems.services.timers import ServiceTimer, Timers
 
 HEADING = ("ID", "TARGET", "ENABLED", "LAST-RUN", "NEXT-RUN", "EXIT", "MISS")
 DISABLED = "Timer subsystem is disabled (experimental feature)"
-NOTHING_KEPT = TimerHistory()
+NO_HISTORY = TimerHistory()
 
 
 @dataclass(frozen=True, slots=True)
 class TimerState:
-    """How a timer stands. Instants are milliseconds."""
+    """The status of a timer. Instants are milliseconds."""
 
     timer_id: str
     target: str
     is_enabled: bool
     is_persistent: bool
-    kept: TimerHistory
+    history: TimerHistory
     next_run_at: int | None = None
     retry_at: int | None = None
-    retry_attempt: int = 0  # how many attempts have failed, if it is to be tried again
+    retry_attempt: int = 0  # failed attempts of a run that waits for a retry
     is_paused: bool = False
-    failed_for: str | None = None  # why it failed, if there is no exit code
+    failed_for: str | None = None  # the reason of the failure, without an exit code
 
     def fields(self) -> dict[str, object]:
-        """Return the same for JSON."""
-        kept = self.kept
+        """Return the fields for JSON."""
+        history = self.history
         return {
             "id": self.timer_id,
             "target": self.target,
             "enabled": self.is_enabled,
             "persistent": self.is_persistent,
-            "last_run_at": _told(kept.last_run_at),
-            "last_success_at": _told(kept.last_success_at),
-            "last_failure_at": _told(kept.last_failure_at),
-            "last_exit": kept.last_exit,
-            "next_run_at": _told(self.next_run_at),
-            "last_miss_at": _told(kept.last_missed_at),
-            "miss_reason": kept.last_miss_reason,
-            "retry_at": _told(self.retry_at),
+            "last_run_at": _instant(history.last_run_at),
+            "last_success_at": _instant(history.last_success_at),
+            "last_failure_at": _instant(history.last_failure_at),
+            "last_exit": history.last_exit,
+            "next_run_at": _instant(self.next_run_at),
+            "last_miss_at": _instant(history.last_missed_at),
+            "miss_reason": history.last_miss_reason,
+            "retry_at": _instant(self.retry_at),
             "retry_attempt": self.retry_attempt,
         }
 
     def cells(self, now: int) -> tuple[str, ...]:
-        """Return the same for a table, under `HEADING`."""
-        kept = self.kept
+        """Return the cells of a table row, under `HEADING`."""
+        history = self.history
         is_enabled = "yes" if self.is_enabled else "no"
         coming = [at for at in (self.next_run_at, self.retry_at) if at is not None]
         return (
             self.timer_id,
             self.target,
             "paused" if self.is_paused else is_enabled,
-            relative(kept.last_run_at, now),
+            relative(history.last_run_at, now),
             relative(min(coming, default=None), now),
-            self.failed_for or "-" if kept.last_exit is None else str(kept.last_exit),
-            kept.last_miss_reason or "-",
+            self.failed_for or "-" if history.last_exit is None else str(history.last_exit),
+            history.last_miss_reason or "-",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class TimerList:
-    """All timers, and what is wrong with those that are."""
+    """All timers, and why some are invalid."""
 
     now: int
     timers: tuple[TimerState, ...]
     invalid: Mapping[str, str]
 
     def fields(self) -> dict[str, object]:
-        """Return the same for JSON."""
+        """Return the fields for JSON."""
         invalid = [{"id": name, "reason": reason} for name, reason in self.invalid.items()]
         return {"timers": [each.fields() for each in self.timers], "invalid": invalid}
 
 
 async def list_timers(
-    service: Service, timers: Timers, rows: Iterable[ScheduleRow], known: Mapping[str, TimerHistory]
+    service: Service,
+    timers: Timers,
+    rows: Iterable[ScheduleRow],
+    earlier: Mapping[str, TimerHistory],
 ) -> TimerList:
-    """Return how timers stand by their rows, and by what was `known` of them before."""
-    found = await kept_of(service, list(rows), known, timers)
-    stand = tuple(
-        _standing(timer_id, timer, found.get(timer_id), known.get(timer_id, NOTHING_KEPT))
-        for timer_id, timer in timers.right.items()
+    """Return the status of timers by their rows, and by their `earlier` history."""
+    found = await stored_timers(service, list(rows), earlier, timers)
+    states = tuple(
+        _state(timer_id, timer, found.get(timer_id), earlier.get(timer_id, NO_HISTORY))
+        for timer_id, timer in timers.valid.items()
     )
-    return TimerList(service.clock.now(), stand, timers.invalid)
+    return TimerList(service.clock.now(), states, timers.invalid)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTimer:
-    """What the store knows of a timer."""
+    """The state of a timer in the store."""
 
     row: ScheduleRow
-    kept: TimerHistory
-    retry_at: int | None  # when it is tried again, if it is to be
-    last: RunRow | None  # what was started last, as far as that was asked for
+    history: TimerHistory
+    retry_at: int | None  # when its run is retried, if it waits for that
+    last: RunRow | None  # its last run, as far as it was read
 
     @property
     def retry_attempt(self) -> int:
-        """How many attempts have failed, if it is to be tried again."""
+        """Failed attempts of a run that waits for a retry."""
         return 0 if self.last is None or self.retry_at is None else self.last.attempt
 
     @property
     def failed_for(self) -> str | None:
-        """Why the last run failed, or its last attempt, if there is no exit code that says so."""
+        """Why the last run or its last attempt failed, if it has no exit code."""
         last = self.last
-        if last is None or self.kept.last_exit is not None:
+        if last is None or self.history.last_exit is not None:
             return None
-        return last.reason if last.status == Status.FAILED or _waits_again(last) else None
+        return last.reason if last.status == Status.FAILED or _waits_for_retry(last) else None
 
 
-async def kept_of(
-    service: Service, rows: Sequence[ScheduleRow], known: Mapping[str, TimerHistory], timers: Timers
+async def stored_timers(
+    service: Service,
+    rows: Sequence[ScheduleRow],
+    earlier: Mapping[str, TimerHistory],
+    timers: Timers,
 ) -> dict[str, StoredTimer]:
-    """Return what is to be kept of timers, by id.
+    """Return the state of timers in the store, by id.
 
-    A schedule tells of runs that have ended; a timer also of one that goes on, or is to go on.
+    A schedule has the results of ended runs; unfinished runs are read in addition.
     """
-    crowded_out = await _crowded_out(service, [row.schedule_id for row in rows], timers)
+    group_skip = await _group_skips(service, [row.schedule_id for row in rows], timers)
     unfinished = await _unfinished(service) if len(rows) > FEW else None
     now = service.clock.now()
     found: dict[str, StoredTimer] = {}
     for row in rows:
-        before = known.get(row.schedule_id, NOTHING_KEPT)
+        before = earlier.get(row.schedule_id, NO_HISTORY)
         if unfinished is None:
             last = await _last_of(service, row.schedule_id, STARTED_ONCE)
         elif row.schedule_id in unfinished:
             last = unfinished[row.schedule_id]
-        elif row.last_run_at is None or (_is_known(row, before) and _has_code(row)):
+        elif row.last_run_at is None or (_is_up_to_date(row, before) and _has_code(row)):
             last = None
         else:
             has_succeeded = row.last_run_at == row.last_success_at
             ended = Status.SUCCESS if has_succeeded else Status.FAILED
             last = await _last_of(service, row.schedule_id, (ended,))
-        kept, retry_at = _kept(row, last, crowded_out.get(row.schedule_id), before)
-        found[row.schedule_id] = StoredTimer(row, kept.since(before, now=now), retry_at, last)
+        history, retry_at = _history(row, last, group_skip.get(row.schedule_id), before)
+        found[row.schedule_id] = StoredTimer(row, history.since(before, now=now), retry_at, last)
     return found
 
 
-async def _crowded_out(service: Service, ids: Iterable[str], timers: Timers) -> dict[str, RunRow]:
-    """Return which run of a timer last found that another timer had its service run."""
-    right = timers.right
-    sharing = [each for each in ids if each in right and right[each].schedule.policy.group]
+async def _group_skips(service: Service, ids: Iterable[str], timers: Timers) -> dict[str, RunRow]:
+    """Return the last run of each timer that was skipped because another timer used its service."""
+    valid = timers.valid
+    sharing = [each for each in ids if each in valid and valid[each].schedule.policy.group]
     if len(sharing) > FEW:
-        runs = await service.runs(RunFilter(reason=CROWDED_OUT), limit=MOST)
+        runs = await service.runs(RunFilter(reason=GROUP_FULL), limit=MOST)
     else:
-        which = [RunFilter(each, reason=CROWDED_OUT) for each in sharing]
+        which = [RunFilter(each, reason=GROUP_FULL) for each in sharing]
         runs = [run for each in which for run in await service.runs(each, limit=1)]
     return {run.schedule_id: run for run in sorted(runs, key=_finished)}
 
 
-async def at_work(service: Service, ids: Sequence[str]) -> set[str]:
-    """Return which timers have runs that have not ended."""
+async def busy_timers(service: Service, ids: Sequence[str]) -> set[str]:
+    """Return the timers that have unfinished runs."""
     runs = await _all_unfinished(service) if len(ids) > FEW else None
     if runs is not None:
         return {run.schedule_id for run in runs} & set(ids)
@@ -168,7 +174,7 @@ async def at_work(service: Service, ids: Sequence[str]) -> set[str]:
 
 
 async def _unfinished(service: Service) -> dict[str, RunRow] | None:
-    """Return what was started last of all that has not ended; None: there are too many to say."""
+    """Return the latest started run of each timer with unfinished ones; None: too many runs."""
     runs = await _all_unfinished(service)
     if runs is None:
         return None
@@ -197,29 +203,29 @@ async def _last_of(service: Service, timer_id: str, statuses: Iterable[Status]) 
     return max(latest, key=_started, default=None)
 
 
-def _is_known(row: ScheduleRow, known: TimerHistory) -> bool:
-    """Return whether nothing has ended since it was known when the last run had started."""
-    if known.last_run_at is None or known.last_success_at != row.last_success_at:
+def _is_up_to_date(row: ScheduleRow, earlier: TimerHistory) -> bool:
+    """Return whether no run has ended since the recorded start of the last run."""
+    if earlier.last_run_at is None or earlier.last_success_at != row.last_success_at:
         return False
-    return (known.last_failure_at or 0) >= (row.last_failure_at or 0)
+    return (earlier.last_failure_at or 0) >= (row.last_failure_at or 0)
 
 
 def _has_code(row: ScheduleRow) -> bool:
-    """Return whether the last run ended with an exit code, or well."""
+    """Return whether the last run succeeded or has an exit code."""
     return row.last_exit is not None or not row.consecutive_failures
 
 
-def _kept(
-    row: ScheduleRow, last: RunRow | None, crowded_out: RunRow | None, known: TimerHistory
+def _history(
+    row: ScheduleRow, last: RunRow | None, group_skip: RunRow | None, earlier: TimerHistory
 ) -> tuple[TimerHistory, int | None]:
-    missed_at, miss_reason = _miss_of(row, crowded_out)
-    started_at = row.last_run_at if known.last_run_at is None else known.last_run_at
+    missed_at, miss_reason = _miss_of(row, group_skip)
+    started_at = row.last_run_at if earlier.last_run_at is None else earlier.last_run_at
     exit_code, failed_at, retry_at = row.last_exit, row.last_failure_at, None
-    if last is not None and _waits_again(last):
+    if last is not None and _waits_for_retry(last):
         exit_code, failed_at, retry_at = last.exit_code, last.updated_at, last.due_at
-        if known.last_failure_at is not None and known.last_failure_at >= _started(last):
-            failed_at = known.last_failure_at  # it was noted: a node may have been at the run since
-    kept = TimerHistory(
+        if earlier.last_failure_at is not None and earlier.last_failure_at >= _started(last):
+            failed_at = earlier.last_failure_at  # recorded: `updated_at` may have changed since
+    history = TimerHistory(
         last_run_at=started_at if last is None else last.started_at,
         last_success_at=row.last_success_at,
         last_failure_at=failed_at,
@@ -227,26 +233,26 @@ def _kept(
         last_missed_at=missed_at,
         last_miss_reason=miss_reason,
     )
-    return kept, retry_at
+    return history, retry_at
 
 
-def _miss_of(row: ScheduleRow, crowded_out: RunRow | None) -> tuple[int | None, str | None]:
-    """Return when a time was last missed and why: also because another timer had the service."""
-    if crowded_out is None or (crowded_out.finished_at or 0) < (row.last_missed_at or 0):
+def _miss_of(row: ScheduleRow, group_skip: RunRow | None) -> tuple[int | None, str | None]:
+    """Return when and why a tick was last missed, also because another timer used the service."""
+    if group_skip is None or (group_skip.finished_at or 0) < (row.last_missed_at or 0):
         return row.last_missed_at, row.last_miss_reason
-    return crowded_out.finished_at, "overlap"
+    return group_skip.finished_at, "overlap"
 
 
-def _standing(
-    timer_id: str, timer: ServiceTimer, found: StoredTimer | None, known: TimerHistory
+def _state(
+    timer_id: str, timer: ServiceTimer, found: StoredTimer | None, earlier: TimerHistory
 ) -> TimerState:
-    told = (timer_id, timer.target, timer.is_enabled, timer.is_persistent)
+    definition = (timer_id, timer.target, timer.is_enabled, timer.is_persistent)
     if found is None:
-        return TimerState(*told, known)
+        return TimerState(*definition, earlier)
     next_run_at = None if found.row.next_run_at is None else found.row.next_run_at * 1000
     return TimerState(
-        *told,
-        found.kept,
+        *definition,
+        found.history,
         next_run_at,
         found.retry_at,
         found.retry_attempt,
@@ -256,7 +262,7 @@ def _standing(
 
 
 def relative(at: int | None, now: int) -> str:
-    """Return how far off an instant is: `5m ago`, `in 2h`, or `-` if there is none."""
+    """Return the distance of an instant: `5m ago`, `in 2h`, or `-` for None."""
     if at is None:
         return "-"
     seconds = abs(at - now) / 1000
@@ -273,17 +279,17 @@ def _finished(run: RunRow) -> int:
     return run.finished_at or 0
 
 
-def _waits_again(run: RunRow) -> bool:
+def _waits_for_retry(run: RunRow) -> bool:
     return run.status == Status.ENQUEUED and run.was_tried
 
 
-def _told(at: int | None) -> str | None:
+def _instant(at: int | None) -> str | None:
     return None if at is None else rfc3339_ms(at)
 
 
 UNFINISHED = (Status.STARTED, Status.ENQUEUED)
 STARTED_ONCE = (*UNFINISHED, Status.SUCCESS, Status.FAILED, Status.CANCELED)
-CROWDED_OUT = "group_full"  # timers of one service share a group of one place
-FEW = 20  # timers, of which runs are asked for one by one
-MOST = 10_000  # runs, of all timers at once
+GROUP_FULL = "group_full"  # timers of one service share a group of one place
+FEW = 20  # up to this number of timers, runs are read one timer at a time
+MOST = 10_000  # runs of all timers that are read together
 UNITS = ((60, 1, "s"), (3600, 60, "m"), (86_400, 3600, "h"), (float("inf"), 86_400, "d"))

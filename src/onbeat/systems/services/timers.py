@@ -1,4 +1,4 @@
-"""Services and their timers, as fields and as schedules.
+"""Services and their timers: read from fields, as schedules.
 
     timers_enabled: true
     services:
@@ -6,7 +6,7 @@
     timers:
       - {id: nightly, target: backup, on_calendar: {hour: 3, minute: 0}}
 
-A timer that is wrong is told of with the reason, and keeps no other from running.
+An invalid timer is reported with its reason and does not affect the others.
 """
 
 from collections import Counter
@@ -27,16 +27,16 @@ from onbeat.core.triggers.codec import decode
 from onbeat.errors import InvalidSchedule, naming, shown
 from onbeat.ports.rows import ScheduleRow
 from onbeat.systems.field_names import renamed_errors
-from onbeat.systems.services.field_spelled import Spelled, check_known, spelled
+from onbeat.systems.services.field_aliases import AliasedFields, check_known, read_aliases
 
 RETRY = ("30s", "2m", "10m")
 RETRY_ON = ("exit",)  # an exit code above 0; neither a signal nor a timeout
 CATCHUP_WINDOW = "24h"
 NO_VALUES = "must be integer, non-empty list of integers, or *"
-GRACE = "10s"  # how late one that does not catch up may start
+GRACE = "10s"  # how late a timer without catch-up may start
 STATE_FILE = "timer-state.json"
 LONGEST = 10 * 366 * 86_400  # seconds
-WAIT_FOR_PLACE = 5000  # milliseconds, in which a service that another timer has started may end
+WAIT_FOR_PLACE = 5000  # milliseconds to wait for a run of the service by another timer
 LONGEST_GROUP = 100  # characters
 
 Fields = Mapping[str, object]
@@ -45,32 +45,32 @@ NOTHING_SWITCHED: Mapping[str, bool] = {}
 
 @dataclass(frozen=True, slots=True)
 class ServiceTimer:
-    """A timer that is right."""
+    """A valid timer."""
 
     schedule: Schedule
     target: str  # the service it starts
     is_enabled: bool
-    is_enabled_there: bool  # by what its file says
+    is_enabled_there: bool  # in its file
     is_persistent: bool
     may_start: bool  # neither it nor its service is disabled
-    follows_success: bool  # its own, by `on_unit_active_sec`
+    follows_success: bool  # has `on_unit_active_sec`
 
 
 @dataclass(frozen=True, slots=True)
 class Timers:
-    """What came of a list of timers."""
+    """The timers of a file."""
 
-    right: Mapping[str, ServiceTimer]  # by id, in the order of the list
-    invalid: Mapping[str, str]  # by id, or by place if one has none: the first reason of each
+    valid: Mapping[str, ServiceTimer]  # valid timers by id, in file order
+    invalid: Mapping[str, str]  # the first reason, by id, or by position without one
 
 
-def timers_there(rows: Iterable[ScheduleRow]) -> Timers:
-    """Return timers by their schedules alone, whatever their file says."""
-    right: dict[str, ServiceTimer] = {}
+def timers_from_rows(rows: Iterable[ScheduleRow]) -> Timers:
+    """Return timers from their schedules alone, without the file."""
+    valid: dict[str, ServiceTimer] = {}
     for row in sorted(rows, key=lambda row: row.schedule_id):
         schedule = from_definition(row.schedule_id, row.definition)
         policy, target = schedule.policy, schedule.target
-        right[row.schedule_id] = ServiceTimer(
+        valid[row.schedule_id] = ServiceTimer(
             schedule,
             schedule.description,
             is_enabled=policy.enabled,
@@ -79,225 +79,227 @@ def timers_there(rows: Iterable[ScheduleRow]) -> Timers:
             may_start=policy.enabled and target.is_enabled,
             follows_success=False,
         )
-    return Timers(right, {})
+    return Timers(valid, {})
 
 
 class Services:
-    """What is said of services, and whether their timers are on; wrong timers are let be so far."""
+    """The fields of a file of services; single invalid timers are not refused here."""
 
-    def __init__(self, given: object, *, timezone: str = "UTC") -> None:
-        """`timezone` holds where the fields name none."""
-        if not isinstance(given, Mapping):
+    def __init__(self, document: object, *, timezone: str = "UTC") -> None:
+        """`timezone` is the default zone."""
+        if not isinstance(document, Mapping):
             hint = "fields by name: services, timers, timers_enabled"
-            raise InvalidSchedule("", f"{shown(given)} is no set of fields", hint=hint)
-        self._given = spelled(given, of_all=True)
-        check_known(self._given, OF_ALL)
+            raise InvalidSchedule("", f"{shown(document)} is not a set of fields", hint=hint)
+        self._fields = read_aliases(document, is_top_level=True)
+        check_known(self._fields, TOP_LEVEL_FIELDS)
         self._timezone = timezone
-        # The gate is opened on purpose only; its parent is on unless told.
+        # The gate must be opened explicitly; its parent is on by default.
         is_parent_on = self._flag("enabled", default=True)
         self.are_timers_on = self._flag("timers_enabled", default=False) and is_parent_on
-        self.state_file = self._state_file()  # what keeps what became of timers; None: nothing
+        self.state_file = self._state_file()  # the path of the history; None: not kept
 
     def timers(self, switched: Mapping[str, bool] = NOTHING_SWITCHED) -> Timers:
-        """Return the timers, some of them switched on or off; refuse what is wrong with all."""
-        listed = self._given.fields.get("timers", [])
+        """Return the timers with their switches applied; refuse errors that concern all timers."""
+        listed = self._fields.fields.get("timers", [])
         if listed is None:
             listed = []
         if not isinstance(listed, (list, tuple)):
             hint = "[{id: nightly, target: backup, on_calendar: {hour: 3, minute: 0}}]"
-            problem = f"{shown(listed)} is no list"
-            raise InvalidSchedule(self._given.name("timers"), problem, hint=hint)
+            problem = f"{shown(listed)} is not a list"
+            raise InvalidSchedule(self._fields.name("timers"), problem, hint=hint)
         reader = _ServicesReader(
-            self._services(), self._given.name("services"), *self._around(), switched
+            self._services(), self._fields.name("services"), *self._common_policy(), switched
         )
-        right: dict[str, ServiceTimer] = {}
+        valid: dict[str, ServiceTimer] = {}
         invalid: dict[str, str] = {}
         seen: set[str] = set()
-        for place, given in enumerate(listed):
-            name = _name_of(given) or f"timers[{place}]"
+        for place, entry in enumerate(listed):
+            name = _name_of(entry) or f"timers[{place}]"
             if name in seen:
                 invalid.setdefault(name, "duplicate timer ID")
                 continue
             seen.add(name)
             try:
-                right[name] = reader.read(given)
+                valid[name] = reader.read(entry)
             except InvalidSchedule as refused:
                 invalid[name] = str(refused)
-        return Timers(_one_at_a_time(right), dict(sorted(invalid.items())))
+        return Timers(_with_groups(valid), dict(sorted(invalid.items())))
 
     def _flag(self, name: str, *, default: bool) -> bool:
-        value = self._given.fields.get(name, default)
+        value = self._fields.fields.get(name, default)
         if not isinstance(value, bool):
             problem = f"{shown(value)} is neither true nor false"
-            raise InvalidSchedule(self._given.name(name), problem, hint="true or false")
+            raise InvalidSchedule(self._fields.name(name), problem, hint="true or false")
         return value
 
     def _state_file(self) -> str | None:
-        found = self._given.fields.get("state_file", STATE_FILE)
+        found = self._fields.fields.get("state_file", STATE_FILE)
         if found is not None and (not isinstance(found, str) or not found or "\0" in found):
-            problem = f"{shown(found)} is no file name"
-            raise InvalidSchedule(self._given.name("state_file"), problem, hint=STATE_FILE)
+            problem = f"{shown(found)} is not a file name"
+            raise InvalidSchedule(self._fields.name("state_file"), problem, hint=STATE_FILE)
         return found
 
     def _services(self) -> Mapping[str, object]:
-        """Return services by name; as a list, each has its name as `id`."""
-        found, name = self._given.fields.get("services") or {}, self._given.name("services")
+        """Return services by name; in a list, the name is the `id`."""
+        found, name = self._fields.fields.get("services") or {}, self._fields.name("services")
         if isinstance(found, (list, tuple)):
             by_name: dict[str, object] = {}
             for place, each in enumerate(found):
                 own = _name_of(each)
                 if own is None or own in by_name:
-                    problem = f"{shown(own)} is there twice" if own else "it has no id"
-                    raise InvalidSchedule(f"{name}[{place}]", problem, hint="an id of its own")
+                    problem = f"{shown(own)} appears twice" if own else "it has no id"
+                    raise InvalidSchedule(f"{name}[{place}]", problem, hint="a unique id")
                 with naming(f"{name}[{place}]"):
-                    spelled(each)
+                    read_aliases(each)
                 by_name[own] = {key: each[key] for key in each if key not in IDS}
             return by_name
         if not isinstance(found, Mapping):
             hint = "{backup: {argv: [./backup.sh]}}"
-            raise InvalidSchedule(name, f"{shown(found)} is no set of services", hint=hint)
+            raise InvalidSchedule(name, f"{shown(found)} is not a set of services", hint=hint)
         return found
 
-    def _around(self) -> tuple[dict[str, object], str]:
-        """Return the policies of all timers, and their zone."""
-        given = self._given
-        retry, window = given.fields.get("retry", RETRY), given.fields.get("catchup_window")
+    def _common_policy(self) -> tuple[dict[str, object], str]:
+        """Return the policy and the zone of all timers."""
+        entry = self._fields
+        retry, window = entry.fields.get("retry", RETRY), entry.fields.get("catchup_window")
         if not isinstance(retry, (list, tuple)):
-            problem = f"{shown(retry)} is no list of delays"
-            raise InvalidSchedule(given.name("retry"), problem, hint="[30s, 2m, 10m]")
+            problem = f"{shown(retry)} is not a list of delays"
+            raise InvalidSchedule(entry.name("retry"), problem, hint="[30s, 2m, 10m]")
         found: dict[str, object] = {
             "retry": {"delays": [_length(each) for each in retry], "on": list(RETRY_ON)},
             "catchup_window": CATCHUP_WINDOW if window is None else _length(window),
         }
         names = {"retry.delays": "retry", "catchup_window": "catchup_window"}
-        with renamed_errors({ours: given.name(name) for ours, name in names.items()}):
+        with renamed_errors({ours: entry.name(name) for ours, name in names.items()}):
             read_policy(found)
-        with renamed_errors({"timezone": given.name("timezone")}):
-            return found, zone(given.fields.get("timezone", self._timezone)).name
+        with renamed_errors({"timezone": entry.name("timezone")}):
+            return found, zone(entry.fields.get("timezone", self._timezone)).name
 
 
 @dataclass(frozen=True, slots=True)
 class _ServicesReader:
-    """Reads one timer after another."""
+    """Reads the timers of a file."""
 
     services: Mapping[str, object]
-    place: str  # what the services are called together
-    around: Fields
+    place: str  # the name of the field that contains the services
+    common_policy: Fields
     timezone: str
     switched: Mapping[str, bool]
 
     def read(self, raw: object) -> ServiceTimer:
         """Return a timer, or refuse it with the reason."""
         if not isinstance(raw, Mapping):
-            raise _wrong(f"{shown(raw)} is no set of fields")
-        given = _without_null_triggers(spelled(raw))
-        unknown = given.unknown(OF_A_TIMER)
+            raise _wrong(f"{shown(raw)} is not a set of fields")
+        entry = _without_null_triggers(read_aliases(raw))
+        unknown = entry.unknown(TIMER_FIELDS)
         if unknown is not None:
-            raise _wrong(f"unknown keyword {unknown} ({given.meant(unknown, OF_A_TIMER)})")
-        timer_id, target = (_text(given, name) for name in ("id", "target"))
-        is_enabled, is_persistent = (_flag(given, name) for name in ("enabled", "persistent"))
-        trigger = self._trigger(given)
+            raise _wrong(f"unknown keyword {unknown} ({entry.meant(unknown, TIMER_FIELDS)})")
+        timer_id, target = (_text(entry, name) for name in ("id", "target"))
+        is_enabled, is_persistent = (_flag(entry, name) for name in ("enabled", "persistent"))
+        trigger = self._trigger(entry)
         if target not in self.services:
-            raise _wrong(f"{given.name('target')} {shown(target)} not found in {self.place}")
-        runs, timeout = self._service(given, target)
+            raise _wrong(f"{entry.name('target')} {shown(target)} not found in {self.place}")
+        runs, timeout = self._service(entry, target)
         is_on = self.switched.get(timer_id, is_enabled)
         late = {"catchup": "once"} if is_persistent else {"catchup": "none", "grace": GRACE}
-        policy = read_policy({**self.around, **timeout, **late, "enabled": is_on})
+        policy = read_policy({**self.common_policy, **timeout, **late, "enabled": is_on})
         with renamed_errors(
-            {"schedule_id": given.name("id"), "calendar": given.name("on_calendar")}
+            {"schedule_id": entry.name("id"), "calendar": entry.name("on_calendar")}
         ):
             schedule = check_schedule(Schedule(timer_id, trigger, runs, policy, target))
-        may_start, follows = is_on and runs.is_enabled, "on_unit_active_sec" in given.fields
+        may_start, follows = is_on and runs.is_enabled, "on_unit_active_sec" in entry.fields
         return ServiceTimer(schedule, target, is_on, is_enabled, is_persistent, may_start, follows)
 
-    def _service(self, timer: Spelled, name: str) -> tuple[Target, Fields]:
-        """Return what a service starts, and how long that may take."""
+    def _service(self, timer: AliasedFields, name: str) -> tuple[Target, Fields]:
+        """Return the target of a service, and its timeout."""
         raw = self.services[name]
         with naming(f"{self.place}.{name}"):
             if not isinstance(raw, Mapping):
                 hint = "{argv: [./backup.sh]}"
-                raise InvalidSchedule("", f"{shown(raw)} is no service", hint=hint)
-            given = spelled(raw)
-            check_known(given, OF_A_SERVICE)
-        kind = given.fields.get("type", "oneshot")
+                raise InvalidSchedule("", f"{shown(raw)} is not a service", hint=hint)
+            entry = read_aliases(raw)
+            check_known(entry, SERVICE_FIELDS)
+        kind = entry.fields.get("type", "oneshot")
         if kind != "oneshot":
-            told = f"{timer.name('target')} {shown(name)} is not a oneshot service"
-            raise _wrong(f"{told} (its {given.name('type')} is {shown(kind)})")
-        with naming(f"{self.place}.{name}"), renamed_errors({"command": given.name("argv")}):
-            fields = given.fields
+            problem = f"{timer.name('target')} {shown(name)} is not a oneshot service"
+            raise _wrong(f"{problem} (its {entry.name('type')} is {shown(kind)})")
+        with naming(f"{self.place}.{name}"), renamed_errors({"command": entry.name("argv")}):
+            fields = entry.fields
             own = {each: fields[each] for each in ("cwd", "env") if each in fields}
-            own["enabled"] = _flag(given, "enabled")
+            own["enabled"] = _flag(entry, "enabled")
             target = read_target({"command": fields.get("argv"), **own})
             timeout = {"timeout": _length(fields["timeout"])} if "timeout" in fields else {}
             read_policy(timeout)
         return target, timeout
 
-    def _trigger(self, given: Spelled) -> Trigger:
+    def _trigger(self, entry: AliasedFields) -> Trigger:
         parts: list[dict[str, object]] = []
-        fields = given.fields
+        fields = entry.fields
         if "on_calendar" in fields:
             several = fields["on_calendar"]
             each = several if isinstance(several, (list, tuple)) and several else [several]
-            parts += [{"calendar": _calendar(given, one)} for one in each]
+            parts += [{"calendar": _calendar(entry, one)} for one in each]
         if "on_startup_sec" in fields:
-            parts.append({"startup": _seconds(given, "on_startup_sec")})
+            parts.append({"startup": _seconds(entry, "on_startup_sec")})
         if "on_unit_active_sec" in fields:
-            parts.append({"after": {"success": _seconds(given, "on_unit_active_sec")}})
+            parts.append({"after": {"success": _seconds(entry, "on_unit_active_sec")}})
         if not parts:
-            names = ", ".join(given.name(name) for name in TRIGGERS)
+            names = ", ".join(entry.name(name) for name in TRIGGERS)
             raise _wrong(f"at least one trigger required ({names})")
-        with renamed_errors({"calendar": given.name("on_calendar")}):
+        with renamed_errors({"calendar": entry.name("on_calendar")}):
             return decode(parts[0] if len(parts) == 1 else {"any": parts}, timezone=self.timezone)
 
 
-def _calendar(timer: Spelled, raw: object) -> dict[str, object]:
-    """Return the fields of a calendar: one that is left out is any, also the minute."""
+def _calendar(timer: AliasedFields, raw: object) -> dict[str, object]:
+    """Return the fields of a calendar; an omitted field matches any value, even the minute."""
     name = timer.name("on_calendar")
     if not isinstance(raw, Mapping):
-        told = f"{name} must be a set of fields, or a list of them"
-        no_cron = f"{shown(raw)} is a text, and there is no cron here ({{hour: 3, minute: 0}})"
-        raise _wrong(f"{told}: {no_cron}" if isinstance(raw, str) else told)
-    given = spelled(raw)
-    unknown = given.unknown(CALENDAR)
+        reason = f"{name} must be a set of fields, or a list of them"
+        no_cron = (
+            f"{shown(raw)} is a string; cron expressions are not supported ({{hour: 3, minute: 0}})"
+        )
+        raise _wrong(f"{reason}: {no_cron}" if isinstance(raw, str) else reason)
+    entry = read_aliases(raw)
+    unknown = entry.unknown(CALENDAR)
     if unknown is not None:
-        raise _wrong(f"{name} has unknown field {unknown} ({given.meant(unknown, CALENDAR)})")
+        raise _wrong(f"{name} has unknown field {unknown} ({entry.meant(unknown, CALENDAR)})")
     found: dict[str, object] = {"minute": "*"}
-    for field, value in given.fields.items():
+    for field, value in entry.fields.items():
         several = value if isinstance(value, (list, tuple)) else [value]
         problem = None if value == "*" else _problem_of(field, several)
         if problem is not None:
-            raise _wrong(f"{name} {given.name(field)} {problem}")
+            raise _wrong(f"{name} {entry.name(field)} {problem}")
         found[field] = list(several)
     return found
 
 
 def _problem_of(field: str, values: Sequence[object]) -> str | None:
-    """Return what is wrong with the values of a field of a calendar."""
+    """Return what is wrong with the values of a calendar field, or None."""
     low, high, names = CALENDAR[field]
     for each in values:
         if type(each) is not int and not (isinstance(each, str) and each.upper() in names):
-            right = f" (names such as {names[1].upper()} are right)" if names else ""
-            return f"{NO_VALUES}: {shown(each)} is none{right}"
+            hint = f" (names such as {names[1].upper()} are valid)" if names else ""
+            return f"{NO_VALUES}: {shown(each)} is invalid{hint}"
     if not values:
         return NO_VALUES
     if all(low <= each <= high for each in values if isinstance(each, int)):
         return None
-    told = f"value out of range ({low}-{high})"
-    return f"{told}: 0 is Sunday" if field == "day_of_week" else told
+    problem = f"value out of range ({low}-{high})"
+    return f"{problem}: 0 is Sunday" if field == "day_of_week" else problem
 
 
-def _without_null_triggers(given: Spelled) -> Spelled:
-    """Return fields without triggers that are not there: null, or a calendar of no fields."""
+def _without_null_triggers(entry: AliasedFields) -> AliasedFields:
+    """Return fields without empty triggers: null, or a calendar without fields."""
     fields = {
         name: value
-        for name, value in given.fields.items()
+        for name, value in entry.fields.items()
         if name not in TRIGGERS or not (value is None or value == {})
     }
-    return Spelled(fields, given.names)
+    return AliasedFields(fields, entry.names)
 
 
-def _one_at_a_time(timers: Mapping[str, ServiceTimer]) -> dict[str, ServiceTimer]:
-    """Return timers, those of one service with one place for it: it never runs twice at once."""
+def _with_groups(timers: Mapping[str, ServiceTimer]) -> dict[str, ServiceTimer]:
+    """Put timers that share a service into a group of one place, so that it never runs twice."""
     several = Counter(timer.target for timer in timers.values())
     found = dict(timers)
     for timer_id, timer in timers.items():
@@ -310,15 +312,15 @@ def _one_at_a_time(timers: Mapping[str, ServiceTimer]) -> dict[str, ServiceTimer
 
 
 def group_of(target: str) -> str:
-    """Return the group of a service, which no other service has.
+    """Return the unique group of a service.
 
-    What a name of a group may not have is quoted between slashes: `back up` is `back/20/up`.
+    Characters that a group name cannot have are quoted: `back up` is `back/20/up`.
     """
     quoted = "".join(each if _is_plain(each) else f"/{ord(each):x}/" for each in target)
     found = f"services/{quoted}"
     if len(found) <= LONGEST_GROUP:
         return found
-    # No name that is quoted begins with two slashes.
+    # No quoted name begins with two slashes.
     return f"services//{sha256(target.encode(errors='surrogatepass')).hexdigest()}"
 
 
@@ -326,46 +328,44 @@ def _is_plain(character: str) -> bool:
     return character.isascii() and (character.isalnum() or character in "._-")
 
 
-def _name_of(given: object) -> str | None:
-    """Return the id of a timer, or of a service in a list, if it has one."""
-    if not isinstance(given, Mapping):
+def _name_of(entry: object) -> str | None:
+    """Return the id of a timer, or of a service in a list, or None."""
+    if not isinstance(entry, Mapping):
         return None
     for name in IDS:
-        found = given.get(name)
+        found = entry.get(name)
         if isinstance(found, str) and found:
             return found
     return None
 
 
-def _text(given: Spelled, name: str) -> str:
-    value = given.fields.get(name)
+def _text(entry: AliasedFields, name: str) -> str:
+    value = entry.fields.get(name)
     if not isinstance(value, str) or not value:
-        raise _wrong(f"{given.name(name)} must be a non-empty string")
+        raise _wrong(f"{entry.name(name)} must be a non-empty string")
     return value
 
 
-def _flag(given: Spelled, name: str) -> bool:
-    value = given.fields.get(name, True)
+def _flag(entry: AliasedFields, name: str) -> bool:
+    value = entry.fields.get(name, True)
     if not isinstance(value, bool):
-        raise _wrong(
-            f"{given.name(name)} must be a boolean: {shown(value)} is none (true or false)"
-        )
+        raise _wrong(f"{entry.name(name)} must be a boolean: {shown(value)} is not (true or false)")
     return value
 
 
-def _seconds(given: Spelled, name: str) -> str:
-    """Return a length of time in seconds, rounded up to a whole one."""
-    value = given.fields[name]
+def _seconds(entry: AliasedFields, name: str) -> str:
+    """Return a duration in seconds, rounded up."""
+    value = entry.fields[name]
     if isinstance(value, (int, float)) and type(value) is not bool and 0 < value <= LONGEST:
         return f"{ceil(value)}s"
-    told = f"{given.name(name)} must be a positive number"
+    problem = f"{entry.name(name)} must be a positive number"
     if isinstance(value, (int, float)) and value > LONGEST:
-        raise _wrong(f"{told}: {shown(value)} is too long (at most {LONGEST})")
-    raise _wrong(f"{told}: {shown(value)} is none (seconds, without a unit, such as 300)")
+        raise _wrong(f"{problem}: {shown(value)} is too long (at most {LONGEST})")
+    raise _wrong(f"{problem}: {shown(value)} is not (seconds, without a unit, such as 300)")
 
 
 def _length(value: object) -> object:
-    """Return a length as the core reads it: a bare number is of seconds here."""
+    """Return a duration as the core reads it; a bare number is in seconds."""
     if isinstance(value, (int, float)) and type(value) is not bool and isfinite(value):
         return f"{int(value)}s" if value == int(value) else f"{round(value * 1000)}ms"
     return value
@@ -375,14 +375,14 @@ def _wrong(reason: str) -> InvalidSchedule:
     return InvalidSchedule("", reason)
 
 
-OF_ALL = (
+TOP_LEVEL_FIELDS = (
     "enabled", "timers_enabled", "state_file", "retry", "catchup_window", "timezone", "services",
     "timers",
 )  # fmt: skip
 IDS = ("id", ":id")
-OF_A_SERVICE = ("argv", "cwd", "env", "timeout", "enabled", "type")
+SERVICE_FIELDS = ("argv", "cwd", "env", "timeout", "enabled", "type")
 TRIGGERS = ("on_calendar", "on_startup_sec", "on_unit_active_sec")
-OF_A_TIMER = ("id", "target", "enabled", "persistent", *TRIGGERS)
+TIMER_FIELDS = ("id", "target", "enabled", "persistent", *TRIGGERS)
 CALENDAR: Mapping[str, tuple[int, int, tuple[str, ...]]] = {
     "minute": (0, 59, ()),
     "hour": (0, 23, ()),

@@ -1,1 +1,1 @@
-"""Prompts that are sent to chat sessions on schedule."""
+"""Scheduled prompts for chat sessions."""

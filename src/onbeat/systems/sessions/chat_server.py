@@ -1,8 +1,7 @@
-"""What a chat server can be asked about a session: whether it works, and to stop.
+"""Requests to a chat server about a session: is it busy, stop it, delete it.
 
-`GET /api/sessions/ID/state` has `isBusy`. A server without that may have it in the list, which is
-`GET /api/sessions`. `POST /api/sessions/ID/cancel` stops what a session works on. A server need not
-have any of them.
+`GET /api/sessions/ID/state` has `isBusy`; a server without it may have `isBusy` in its list,
+`GET /api/sessions`. `POST /api/sessions/ID/cancel` stops a session. A server may lack any of them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,22 +13,22 @@ from onbeat.core.runs.run import Failed
 from onbeat.ports.http import HttpResponse, SendRequest
 from onbeat.systems.sessions.session_registry import ChatSession
 
-LONGEST_LOOK = 10_000  # milliseconds for one of these requests
+LONGEST_LOOK = 10_000  # timeout of one request, in milliseconds
 
-Working = Literal["busy", "idle", "unknown"]
-"""What a server says of a session; `unknown` is one that does not say it."""
+Activity = Literal["busy", "idle", "unknown"]
+"""What a server reports about a session; `unknown`: it does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatServer:
-    """The server of a session."""
+    """A chat server and one of its sessions."""
 
-    ask: SendRequest
-    made: ChatSession
+    request: SendRequest
+    session: ChatSession
 
-    async def working(self) -> Working | Failed:
-        """Return whether the session works, or why the server could not be asked."""
-        answer = _given(await self._send("GET", "/state"))
+    async def activity(self) -> Activity | Failed:
+        """Return whether the session is busy, or why the server gave no answer."""
+        answer = _available(await self._send("GET", "/state"))
         if isinstance(answer, Failed):
             return answer
         state = answer.body if answer.status < 300 and isinstance(answer.body, Mapping) else {}
@@ -37,7 +36,7 @@ class ChatServer:
             return "busy" if found else "idle"
         if state.get("status") == "busy":
             return "busy"
-        # An older server says `idle` here whatever the session does: its list knows better.
+        # An older server reports `idle` here even for a busy session; its list is right.
         is_idle = state.get("status") in IDLE
         listed = await self._listed()
         if listed is None:
@@ -45,49 +44,53 @@ class ChatServer:
         return listed
 
     async def stop(self) -> str:
-        """Have the session stop what it works on; return why that is not so, or nothing."""
+        """Stop the session; return an error message, or an empty string."""
         answer = await self._send("POST", "/cancel")
         return "" if isinstance(answer, HttpResponse) and answer.status < 300 else answer.error
 
     async def delete(self) -> HttpResponse | Failed:
-        """Have the session deleted."""
+        """Delete the session."""
         return await self._send("DELETE", "")
 
-    async def _listed(self) -> Working | Failed | None:
-        """Return what the list of sessions says, if it says anything, or why it was not given."""
-        url = f"{self.made.url}/api/sessions"
-        answer = _given(
-            await self.ask("GET", url, timeout=LONGEST_LOOK, public_only=self.made.public_only)
+    async def _listed(self) -> Activity | Failed | None:
+        """Return what the list of sessions reports; None: the server has no such list."""
+        url = f"{self.session.url}/api/sessions"
+        answer = _available(
+            await self.request(
+                "GET", url, timeout=LONGEST_LOOK, public_only=self.session.public_only
+            )
         )
         if isinstance(answer, Failed):
             return answer
         if answer.status >= 300:
             return None
         listed = {str(each.get("sessionId")): each.get("isBusy") for each in _entries(answer.body)}
-        known = {name: busy for name, busy in listed.items() if isinstance(busy, bool)}
-        if not known:
+        busy_by_id = {
+            session_id: busy for session_id, busy in listed.items() if isinstance(busy, bool)
+        }
+        if not busy_by_id:
             return None
-        return "busy" if known.get(self.made.session_id, False) else "idle"  # or it is gone
+        return "busy" if busy_by_id.get(self.session.session_id, False) else "idle"  # or deleted
 
     async def _send(self, method: str, path: str) -> HttpResponse | Failed:
-        return await self.ask(
+        return await self.request(
             method,
-            f"{self.made.url}/api/sessions/{quote(self.made.session_id, safe='')}{path}",
+            f"{self.session.url}/api/sessions/{quote(self.session.session_id, safe='')}{path}",
             timeout=LONGEST_LOOK,
-            public_only=self.made.public_only,
+            public_only=self.session.public_only,
         )
 
 
-def _given(answer: HttpResponse | Failed) -> HttpResponse | Failed:
-    """Return an answer, unless the server could not give one now: it is asked again."""
+def _available(answer: HttpResponse | Failed) -> HttpResponse | Failed:
+    """Return the answer, or `Failed` for a status that means: retry later."""
     if isinstance(answer, Failed):
         return answer
-    is_away = answer.status == 429 or (answer.status >= 500 and answer.status != 501)
-    return Failed(answer.error) if is_away else answer
+    is_unavailable = answer.status == 429 or (answer.status >= 500 and answer.status != 501)
+    return Failed(answer.error) if is_unavailable else answer
 
 
 def _entries(body: object) -> Iterator[Mapping[str, object]]:
-    """Return the sessions of a list: one list, or one for each folder that sessions work in."""
+    """Return the sessions of a list; they may be grouped by folder."""
     if not isinstance(body, Mapping):
         return
     grouped = body.get("grouped")

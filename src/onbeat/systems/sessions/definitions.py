@@ -1,12 +1,12 @@
-"""Scheduled prompts as their system defines them, and as schedules.
+"""Scheduled prompts: their definition files, and the schedules made of them.
 
     {"prompt": "...", "enabled": true, "schedule": {"type": "cron", "expression": "0 9 * * 1-5"},
      "sessionConfig": {"model": "claude-sonnet", "persistSession": true}}
 
-A cron expression is of UTC, or of the `timezone` that its schedule names. A schedule may also be
+A cron expression is in UTC, unless its schedule has a `timezone`. A schedule may also be
 `{"type": "after", "slug": "other", "outcome": "success", "delayMinutes": 5}`; a definition may have
 `"rateLimit": {"maxRuns": 3, "per": "day"}` and `"timeoutMinutes": 30`.
-What is not known here is kept as it is. Refusals are in the words of that system.
+Unknown fields are preserved. Errors use the field names of the definition.
 """
 
 import re
@@ -25,15 +25,15 @@ from onbeat.core.time.instants import parse_instant, rfc3339
 from onbeat.core.triggers.codec import decode, encode
 from onbeat.errors import InvalidSchedule, OnbeatError
 
-SOURCE = "sessions"  # whose schedules these are, in the store
-GROUP = "sessions"  # one place: they run one after the other
+SOURCE = "sessions"  # the `source` of these schedules in the store
+GROUP = "sessions"  # a concurrency limit of 1: prompts run one after the other
 SLUG = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 SLUGS = "letters, digits, '.', '_' and '-', at most 100, and no '.' first"
 LONGEST_INTERVAL = 525_600  # minutes: a year
-LONGEST, DEEPEST = 256 * 1024, 24  # of a definition: bytes, and levels
+LONGEST, DEEPEST = 256 * 1024, 24  # size of a definition in bytes, and nesting levels
 TIMEOUT, LONGEST_TIMEOUT = 30, 7 * 24 * 60  # minutes
-MOST_RUNS = 1000  # of a rate
-RETRIES = 48  # after an error: a day of them, half an hour apart
+MOST_RUNS = 1000  # in a rateLimit
+RETRIES = 48  # after an error: one day, half an hour apart
 CRON = re.compile(
     r"[ \t]*@[A-Za-z]+[ \t]*|[ \t]*\S+([ \t]+\S+){4}[ \t]*"
 )  # five fields, or a macro
@@ -45,7 +45,7 @@ Fields = dict[str, object]
 
 
 class PromptRefused(OnbeatError):  # noqa: N818 - it names what happened
-    """Something is refused, in the words of the system and with the status that it has there."""
+    """An error with the HTTP status and the wording of the origin's API."""
 
     def __init__(self, status: Literal[400, 404, 409], error: str, *, hint: str = "") -> None:
         self.status, self.error, self.hint = status, error, hint
@@ -57,67 +57,66 @@ class PromptRefused(OnbeatError):  # noqa: N818 - it names what happened
 
 @dataclass(frozen=True, slots=True)
 class PromptDefaults:
-    """What an operator can set for all scheduled prompts, in milliseconds."""
+    """Settings for all scheduled prompts, in milliseconds."""
 
-    check: int = 30 * 60_000  # after an error a prompt is sent again
-    minimum: int = 60 * 60_000  # the shortest time between two runs
+    check: int = 30 * 60_000  # delay before a failed prompt is retried
+    minimum: int = 60 * 60_000  # shortest interval between two runs
 
 
-def check_slug(given: object) -> str:
-    """Return a slug, or refuse what could be the name of anything else than a folder of ours."""
-    if not isinstance(given, str) or SLUG.fullmatch(given) is None:
+def check_slug(value: object) -> str:
+    """Return a valid slug, or refuse anything that is not a plain folder name."""
+    if not isinstance(value, str) or SLUG.fullmatch(value) is None:
         raise PromptRefused(400, "Invalid slug", hint=SLUGS)
-    return given
+    return value
 
 
-def is_enabled(given: Fields) -> bool:
-    """Return whether a definition is to run by itself."""
-    found = given.get("enabled", True)
+def is_enabled(definition: Fields) -> bool:
+    """Return whether a definition is scheduled."""
+    found = definition.get("enabled", True)
     if not isinstance(found, bool):
         raise PromptRefused(400, "enabled must be true or false")
     return found
 
 
-def is_persistent(given: Fields) -> bool:
+def is_persistent(definition: Fields) -> bool:
     """Return whether all runs of a definition share one session."""
-    return _flag(_config(given), "persistSession", default=True)
+    return _flag(_config(definition), "persistSession", default=True)
 
 
 def read_definition(
-    slug: str, given: Fields, defaults: PromptDefaults, *, begins_at: int, now: int
+    slug: str, definition: Fields, defaults: PromptDefaults, *, begins_at: int, now: int
 ) -> Schedule:
-    """Return the schedule that a definition comes to, or refuse it.
+    """Return the schedule of a definition, or refuse it.
 
-    `begins_at` is the second that the times of an interval are counted from.
+    `begins_at` is the second from which the ticks of an interval are counted.
     """
     check_slug(slug)
-    if not json_can_say(given, DEEPEST):
+    if not json_can_say(definition, DEEPEST):
         hint = f"numbers of 64 bits, and {DEEPEST} levels at most"
-        raise PromptRefused(
-            400, "the definition holds a number or a depth that is too large", hint=hint
-        )
-    if len(msgspec.json.encode(given)) > LONGEST:
+        problem = "the definition contains a number that is too large, or is nested too deeply"
+        raise PromptRefused(400, problem, hint=hint)
+    if len(msgspec.json.encode(definition)) > LONGEST:
         raise PromptRefused(400, "the definition is too long", hint="256 KiB at most")
-    prompt = given.get("prompt")
+    prompt = definition.get("prompt")
     if not isinstance(prompt, str) or not prompt.strip():
         raise PromptRefused(400, "prompt is required")
-    is_enabled(given)
-    config = _config(given)
+    is_enabled(definition)
+    config = _config(definition)
     session: Fields = {"prompt": prompt}
     if (model := config.get("model")) is not None:
         if not isinstance(model, str) or not model.strip():
-            raise PromptRefused(400, "sessionConfig.model must be a text")
+            raise PromptRefused(400, "sessionConfig.model must be a string")
         session["model"] = model
-    if not is_persistent(given):
+    if not is_persistent(definition):
         session["persist"] = False
     if _flag(config, "feedback", default=False):
         session["feedback"] = True
-    timing = _timing(given.get("schedule"), begins_at)
+    timing = _timing(definition.get("schedule"), begins_at)
     if _followed(timing) == slug:
-        hint = "the slug of another schedule; type: interval runs again and again"
+        hint = "the slug of another schedule, or type: interval to repeat"
         raise PromptRefused(400, "schedule.slug: a schedule cannot follow itself", hint=hint)
     try:
-        policy = _policy(defaults) | _limits(given)
+        policy = _policy(defaults) | _limits(definition)
         found = read_schedule(slug, timing | policy | {"run": {"session": session}})
     except InvalidSchedule as refused:
         if refused.field.startswith("cron"):
@@ -130,7 +129,7 @@ def read_definition(
 
 
 def check_minimum(schedule: Schedule, defaults: PromptDefaults, now: int) -> None:
-    """Refuse what would run more often than an operator wants to pay for."""
+    """Refuse a schedule that runs more often than the operator's minimum interval allows."""
     gap = shortest_gap(schedule.trigger, after=now // 1000)
     if gap is None or gap * 1000 >= defaults.minimum:
         return
@@ -140,40 +139,40 @@ def check_minimum(schedule: Schedule, defaults: PromptDefaults, now: int) -> Non
     raise PromptRefused(400, f"Cron expression runs every {gap // 60} minutes. {least}")
 
 
-def told_of(definition: str, known: Fields) -> Fields:
-    """Return the definition of a schedule, given the one that was known: what is the same stays."""
-    now_said = msgspec.json.decode(definition, type=dict[str, object])
-    run = now_said.get("run")
+def definition_from_store(stored: str, last: Fields) -> Fields:
+    """Return the definition of a stored schedule, keeping the unchanged parts of the `last` one."""
+    definition = msgspec.json.decode(stored, type=dict[str, object])
+    run = definition.get("run")
     session = run.get("session") if isinstance(run, dict) else None
-    found = dict(known)
+    found = dict(last)
     if not isinstance(session, dict):
-        return found  # others have made something else of it, which has no words here
-    if session.get("prompt") != known.get("prompt"):
+        return found  # edited into another kind of target, which a definition cannot express
+    if session.get("prompt") != last.get("prompt"):
         found["prompt"] = session.get("prompt")
-    config = _config(known)
+    config = _config(last)
     for name, ours, default in CONFIG:
         value, before = session.get(ours, default), config.get(name)
         if value != (default if before is None else before):
             found["sessionConfig"] = config = config | {name: value}
-    limits = timeout_of(now_said), rate_of(now_said)
-    both = zip(LIMITS, limits, _limits_known(known), strict=True)
+    limits = timeout_of(definition), rate_of(definition)
+    both = zip(LIMITS, limits, _limits_of(last), strict=True)
     found |= {name: limit for name, limit, before in both if limit != before}
-    timing = _schedule_of(now_said)
-    if timing is not None and timing != _in_one_spelling(known.get("schedule")):
+    timing = _schedule_of(definition)
+    if timing is not None and timing != _normalized(last.get("schedule")):
         found["schedule"] = timing
     return found
 
 
 def begins_at(definition: str) -> int | None:
-    """Return the second from which the interval of a schedule is counted, if it has one."""
-    said = msgspec.json.decode(definition, type=dict[str, object])
-    return parse_instant(said["start_at"]) if "every" in said and "start_at" in said else None
+    """Return the second from which the interval of a schedule is counted, or None."""
+    fields = msgspec.json.decode(definition, type=dict[str, object])
+    return parse_instant(fields["start_at"]) if "every" in fields and "start_at" in fields else None
 
 
 def is_same_interval(one: object, other: object) -> bool:
-    """Return whether two definitions are of intervals of the same length."""
-    spelled = _in_one_spelling(one)
-    return spelled == _in_one_spelling(other) and spelled.get("type") == "interval"
+    """Return whether two definitions have intervals of the same length."""
+    normalized = _normalized(one)
+    return normalized == _normalized(other) and normalized.get("type") == "interval"
 
 
 def _policy(defaults: PromptDefaults) -> Fields:
@@ -182,19 +181,19 @@ def _policy(defaults: PromptDefaults) -> Fields:
         "group": GROUP,
         "overlap": "skip",
         "catchup": "once",
-        "catchup_window": "366d",  # however long nothing was up, there is one run
+        "catchup_window": "366d",  # one run after a downtime, however long it was
         "retry": {"attempts": RETRIES + 1, "backoff": length, "max": length},
     }
 
 
-def is_dependent(given: Fields) -> bool:
-    """Return whether a definition runs when another has ended, and not by the time."""
-    found = given.get("schedule")
+def is_dependent(definition: Fields) -> bool:
+    """Return whether a definition runs after another schedule instead of at set times."""
+    found = definition.get("schedule")
     return isinstance(found, dict) and found.get("type") == "after"
 
 
 def in_order(slugs: Sequence[str], followed: Mapping[str, str]) -> list[str]:
-    """Return slugs such that each comes after the one that it follows, where that is among them."""
+    """Return slugs in an order in which each comes after the slug that it follows."""
 
     def depth(slug: str) -> int:
         steps = 0
@@ -205,14 +204,15 @@ def in_order(slugs: Sequence[str], followed: Mapping[str, str]) -> list[str]:
     return sorted(slugs, key=lambda slug: (depth(slug), slug))
 
 
-def _limits(given: Fields) -> Fields:
-    """Return how long a run may work, and how many there may be."""
-    minutes = TIMEOUT if given.get("timeoutMinutes") is None else given["timeoutMinutes"]
+def _limits(definition: Fields) -> Fields:
+    """Return the timeout and the rate of a definition."""
+    minutes = definition.get("timeoutMinutes")
+    minutes = TIMEOUT if minutes is None else minutes
     if not _is_whole(minutes, 1, LONGEST_TIMEOUT):
         hint = f"a whole number, 1 to {LONGEST_TIMEOUT}"
         raise PromptRefused(400, "timeoutMinutes is not a number of minutes", hint=hint)
     timeout: Fields = {"timeout": f"{_whole(minutes)}m"}
-    match given.get("rateLimit"):
+    match definition.get("rateLimit"):
         case None:
             return timeout
         case {"maxRuns": most, "per": "hour" | "day" as per, **other} if not other:
@@ -225,30 +225,30 @@ def _limits(given: Fields) -> Fields:
 
 
 def minutes_of(timeout: object) -> int | None:
-    """Return `timeoutMinutes` of a definition; None: it is not such a number."""
+    """Return a valid `timeoutMinutes`, else None."""
     return _whole(timeout) if _is_whole(timeout, 1, LONGEST_TIMEOUT) else None
 
 
-def timeout_of(said: Fields) -> object:
-    """Return the `timeoutMinutes` of a schedule; None: it has none, or not in whole minutes."""
-    text = said.get("timeout")
+def timeout_of(fields: Fields) -> object:
+    """Return the `timeoutMinutes` of a schedule; None: no timeout, or not in whole minutes."""
+    text = fields.get("timeout")
     seconds = parse_duration(text).elapsed if isinstance(text, str) else 0
     return seconds // 60 if seconds and not seconds % 60 else None
 
 
-def rate_of(said: Fields) -> object:
-    """Return the `rateLimit` of a schedule; None: it has none."""
-    most, _, per = str(said.get("rate", "")).partition("/")
+def rate_of(fields: Fields) -> object:
+    """Return the `rateLimit` of a schedule, or None."""
+    most, _, per = str(fields.get("rate", "")).partition("/")
     return {"maxRuns": int(most), "per": per} if per else None
 
 
-def _limits_known(known: Fields) -> tuple[object, object]:
-    minutes = known.get("timeoutMinutes")
-    return TIMEOUT if minutes is None else minutes, known.get("rateLimit")
+def _limits_of(definition: Fields) -> tuple[object, object]:
+    minutes = definition.get("timeoutMinutes")
+    return TIMEOUT if minutes is None else minutes, definition.get("rateLimit")
 
 
 def _whole(value: object) -> int:
-    assert isinstance(value, int | float), "it was checked"
+    assert isinstance(value, int | float), "_is_whole accepted it"
     return int(value)
 
 
@@ -258,32 +258,32 @@ def _is_whole(value: object, least: int, most: int) -> bool:
     return float(value).is_integer() and least <= value <= most
 
 
-def _timing(given: object, begins_at: int) -> Fields:
-    """Return the trigger that a schedule's `type` asks for."""
-    match given:
+def _timing(schedule: object, begins_at: int) -> Fields:
+    """Return the trigger for a `schedule` field, by its type."""
+    match schedule:
         case {"type": "cron", "expression": str(text)} if text.strip():
             if CRON.fullmatch(text.strip()) is None:
                 raise PromptRefused(400, NO_CRON, hint="minute hour day month day-of-week")
-            return {"cron": text.strip(), "timezone": _zone_of(given)}
+            return {"cron": text.strip(), "timezone": _zone_of(schedule)}
         case {"type": "interval", "intervalMinutes": int(minutes) | float(minutes)}:
             if not _is_whole(minutes, 1, LONGEST_INTERVAL):
                 hint = f"a whole number, 1 to {LONGEST_INTERVAL}"
-                raise PromptRefused(400, "intervalMinutes is no number of minutes", hint=hint)
+                raise PromptRefused(400, "intervalMinutes is not a number of minutes", hint=hint)
             return {"every": f"{int(minutes)}m", "start_at": rfc3339(begins_at)}
         case {"type": "after", "slug": str(other), **own} if other.strip():
             return {"after": _after(own, other.strip())}
         case {"type": "after"}:
             raise PromptRefused(400, NO_SCHEDULE, hint="slug: the schedule that it follows")
         case {"type": "cron"}:
-            raise PromptRefused(400, NO_SCHEDULE, hint="expression: a text such as 0 9 * * 1-5")
+            raise PromptRefused(400, NO_SCHEDULE, hint="expression: a string such as 0 9 * * 1-5")
         case {"type": "interval"}:
             raise PromptRefused(400, NO_SCHEDULE, hint="intervalMinutes: a whole number")
         case _:
             raise PromptRefused(400, NO_SCHEDULE, hint="type: cron, interval or after")
 
 
-def _after(given: Mapping[object, object], slug: str) -> Fields:
-    outcome, delay = given.get("outcome"), given.get("delayMinutes")
+def _after(fields: Mapping[object, object], slug: str) -> Fields:
+    outcome, delay = fields.get("outcome"), fields.get("delayMinutes")
     outcome, delay = outcome or OUTCOMES[0], 0 if delay is None else delay
     if outcome not in OUTCOMES:
         raise PromptRefused(400, "schedule.outcome is not an outcome", hint=", ".join(OUTCOMES))
@@ -294,14 +294,14 @@ def _after(given: Mapping[object, object], slug: str) -> Fields:
 
 
 def _followed(timing: Fields) -> object:
-    """Return the schedule that a trigger follows, if it does."""
+    """Return the slug that a trigger follows, or None."""
     found = timing.get("after")
     return found.get("schedule") if isinstance(found, dict) else None
 
 
-def _zone_of(given: object) -> object:
-    """Return the zone of a cron expression: UTC, unless it names one."""
-    found = given.get("timezone") if isinstance(given, dict) else None
+def _zone_of(schedule: object) -> object:
+    """Return the zone of a cron expression: UTC by default."""
+    found = schedule.get("timezone") if isinstance(schedule, dict) else None
     return "UTC" if found is None else found
 
 
@@ -311,8 +311,8 @@ def _minutes(count: int) -> str:
     return text if rest or not hours else f"{text} ({hours} hour{'' if hours == 1 else 's'})"
 
 
-def _config(given: Fields) -> Fields:
-    found = given.get("sessionConfig")
+def _config(definition: Fields) -> Fields:
+    found = definition.get("sessionConfig")
     if found is None:
         return {}
     if not isinstance(found, dict):
@@ -327,11 +327,11 @@ def _flag(config: Fields, name: str, *, default: bool) -> bool:
     return found
 
 
-def _schedule_of(said: Fields) -> Fields | None:
-    """Return what a schedule says of when, in the words of the system; None: it has none for it."""
-    match said:
+def _schedule_of(fields: Fields) -> Fields | None:
+    """Return the `schedule` field for a stored trigger; None: a definition cannot express it."""
+    match fields:
         case {"cron": str(text)}:
-            return {"type": "cron", "expression": text} | _zoned(said)
+            return {"type": "cron", "expression": text} | _zoned(fields)
         case {"after": {"schedule": str(slug), "outcome": str(outcome), **own}}:
             seconds = parse_duration(str(own.get("delay", "0s"))).elapsed
             after = {"type": "after", "slug": slug, "outcome": outcome}
@@ -343,18 +343,18 @@ def _schedule_of(said: Fields) -> Fields | None:
             return None
 
 
-def _zoned(given: object) -> Fields:
-    zone = _zone_of(given)
+def _zoned(schedule: object) -> Fields:
+    zone = _zone_of(schedule)
     return {} if zone == "UTC" else {"timezone": zone}
 
 
-def _in_one_spelling(given: object) -> Fields:
-    match given:
+def _normalized(schedule: object) -> Fields:
+    match schedule:
         case {"type": "cron", "expression": str(text)}:
             with suppress(InvalidSchedule):
                 trigger = decode({"cron": text}, timezone="UTC", key="any")
                 text = str(encode(trigger).get("cron"))
-            return {"type": "cron", "expression": text} | _zoned(given)
+            return {"type": "cron", "expression": text} | _zoned(schedule)
         case {"type": "interval", "intervalMinutes": minutes}:
             return {"type": "interval", "intervalMinutes": minutes}
         case {"type": "after", "slug": str(slug), **own}:
@@ -366,7 +366,7 @@ def _in_one_spelling(given: object) -> Fields:
 
 OUTCOMES = ("completion", "success", "failure")
 LIMITS = ("timeoutMinutes", "rateLimit")
-# What a definition calls it, what a target does, and what it is if nothing is said.
+# Names in a definition and in a target, and the default.
 CONFIG = (
     ("model", "model", None),
     ("persistSession", "persist", True),

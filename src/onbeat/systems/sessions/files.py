@@ -1,7 +1,7 @@
 """The files of scheduled prompts: `<folder>/<slug>/definition.json` and `last-run.json`.
 
-They are read as people write them, with `//` comments, and written such that a crash leaves the old
-text or the new one, whole. Nothing here knows what they mean.
+They may contain `//` comments. They are replaced atomically, so a crash leaves the old text or the
+new one. This module does not interpret them.
 """
 
 import json
@@ -28,7 +28,7 @@ Stamp = tuple[Mark, ...]
 
 @dataclass(frozen=True, slots=True)
 class Corrupt:
-    """A file that says nothing, and why: it cannot be read, or what it says is refused."""
+    """A file that cannot be read, or whose contents are refused, and why."""
 
     name: str
     why: str
@@ -39,26 +39,26 @@ class Corrupt:
 
     @property
     def kind(self) -> str:
-        """In a word."""
+        """`refused` or `corrupt`."""
         return "refused" if self.is_refused else "corrupt"
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """What is in the folder of a slug: None is a file that is not there."""
+    """The contents of a slug's folder; None: the file does not exist."""
 
     definition: Fields | Corrupt | None
     last_run: Fields | Corrupt | None
 
 
 class Files:
-    """The folder of all slugs."""
+    """The folder that contains all slugs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def stamps(self) -> dict[str, Stamp]:
-        """Return the slugs that have files, and what changes when one of these does."""
+        """Return a stamp for each slug that has files; it changes when a file changes."""
         found = {}
         for slug in self._slugs():
             stamp = tuple(_stamp(self.folder / slug / name) for name in (DEFINITION, LAST_RUN))
@@ -67,16 +67,16 @@ class Files:
         return found
 
     def has(self, slug: str) -> bool:
-        """Return whether a slug has a folder, whatever is in it."""
+        """Return whether a slug has a folder, even an empty one."""
         return (self.folder / slug).is_dir()
 
     def read(self, slug: str) -> Folder:
-        """Return what the files of a slug say."""
-        there = self.folder / slug
-        return Folder(_read(there / DEFINITION), _read(there / LAST_RUN))
+        """Return the contents of the files of a slug."""
+        folder = self.folder / slug
+        return Folder(_read(folder / DEFINITION), _read(folder / LAST_RUN))
 
     def followed(self, slugs: Iterable[str]) -> dict[str, str]:
-        """Return which slug the definition of each follows, of those that follow another."""
+        """Return, for slugs whose definition follows another slug, that other slug."""
         found = {}
         for slug in slugs:
             match _read(self.folder / slug / DEFINITION):
@@ -87,47 +87,47 @@ class Files:
         return found
 
     def stamp(self, slug: str, name: str) -> Mark:
-        """Return what changes when a file of a slug does."""
+        """Return a mark that changes when a file of a slug changes."""
         return _stamp(self.folder / slug / name)
 
     def write(self, slug: str, name: str, fields: Fields, *, over: Mark | str = "any") -> bool:
-        """Write a file of a slug, whole or not at all; not unless it is still the one in `over`."""
+        """Replace a file of a slug atomically, but only if it still has the mark `over`."""
         text = msgspec.json.format(msgspec.json.encode(fields), indent=2) + b"\n"
-        there = self.folder / slug
-        if not there.is_dir():
-            there.mkdir(parents=True, exist_ok=True)
+        folder = self.folder / slug
+        if not folder.is_dir():
+            folder.mkdir(parents=True, exist_ok=True)
             _sync_folder(self.folder)
         return replace_file(
-            there / name, text, may_replace=lambda: over in ("any", self.stamp(slug, name))
+            folder / name, text, may_replace=lambda: over in ("any", self.stamp(slug, name))
         )
 
     def remove(self, slug: str) -> None:
-        """Remove the files of a slug, and its folder unless somebody else has files there."""
-        there = self.folder / slug
+        """Remove the files of a slug, and its folder unless it contains other files."""
+        folder = self.folder / slug
         for name in (DEFINITION, LAST_RUN):
             with suppress(FileNotFoundError, NotADirectoryError):
-                (there / name).unlink()
+                (folder / name).unlink()
         with suppress(OSError):
-            there.rmdir()
+            folder.rmdir()
             _sync_folder(self.folder)
 
-    def others(self) -> list[str]:
-        """Return the folders that have a definition, and a name that is no slug."""
+    def misnamed(self) -> list[str]:
+        """Return the folders that have a definition but whose name is not a slug."""
         named = (name for name in self._names() if not SLUG.fullmatch(name))
         return sorted(name for name in named if (self.folder / name / DEFINITION).is_file())
 
-    def make(self) -> None:
-        """Have the folder be there."""
+    def create(self) -> None:
+        """Create the folder, unless it exists."""
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def mark(self) -> str:
-        """Return what is written on the folder: whose it is."""
+        """Return the mark of the folder, which names the store that it belongs to."""
         with suppress(OSError, UnicodeDecodeError):
             return read_regular(self.folder / MARKER, most=LARGEST).decode().strip()
         return ""
 
     def set_mark(self, text: str) -> None:
-        """Write on the folder whose it is."""
+        """Write the mark that names the store that the folder belongs to."""
         replace_file(self.folder / MARKER, f"{text}\n".encode())
 
     def _slugs(self) -> list[str]:
@@ -135,8 +135,8 @@ class Files:
 
     def _names(self) -> list[str]:
         try:
-            with os.scandir(self.folder) as there:
-                return [each.name for each in there if each.is_dir()]
+            with os.scandir(self.folder) as entries:
+                return [each.name for each in entries if each.is_dir()]
         except FileNotFoundError:
             return []
 
@@ -156,26 +156,26 @@ def _read(path: Path) -> Fields | Corrupt | None:
         return None
     except OSError as broken:
         if broken.errno == EFBIG:
-            return Corrupt(path.name, f"it is longer than {LARGEST} bytes")
+            return Corrupt(path.name, f"the file is longer than {LARGEST} bytes")
         return Corrupt(path.name, str(broken.strerror))
     plain = ""
     try:
-        plain = COMMENT.sub(_without, text.decode("utf-8-sig"))
+        plain = COMMENT.sub(_blank_comment, text.decode("utf-8-sig"))
         found = msgspec.json.decode(plain)
     except (UnicodeDecodeError, msgspec.DecodeError, RecursionError) as broken:
-        return Corrupt(path.name, f"it is not JSON: {_where(plain) or broken}")
+        return Corrupt(path.name, f"invalid JSON: {_describe_error(plain) or broken}")
     if not isinstance(found, dict):
-        return Corrupt(path.name, "it has no fields")
+        return Corrupt(path.name, "not a JSON object")
     return found
 
 
-def _without(found: re.Match[str]) -> str:
-    """Return a text as it is, and a comment as spaces: what follows stays where it is."""
+def _blank_comment(found: re.Match[str]) -> str:
+    """Replace a comment by spaces, so that positions in error messages stay right."""
     return found[0] if found[0].startswith('"') else NOT_A_LINE.sub(" ", found[0])
 
 
-def _where(plain: str) -> str:
-    """Return what is wrong with a text, and where; nothing, if that is not known."""
+def _describe_error(plain: str) -> str:
+    """Return the position and the message of a JSON error; empty if unknown."""
     try:
         json.loads(plain)
     except json.JSONDecodeError as broken:
@@ -194,6 +194,6 @@ def _sync_folder(folder: Path) -> None:
 
 
 NOT_A_LINE = re.compile(r"[^\n]")
-# A text, which may have slashes in it; or a comment. One that does not end goes to the end of all:
-# nothing is looked at twice, however much of a file is missing.
+# A string, which may contain slashes, or a comment. An unterminated one extends to the end of the
+# text; possessive quantifiers avoid backtracking.
 COMMENT = re.compile(r'"(?:[^"\\]|\\.)*+"?|//[^\n]*+|/\*.*?(?:\*/|\Z)', re.DOTALL)

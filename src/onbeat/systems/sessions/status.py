@@ -1,4 +1,4 @@
-"""Where a scheduled prompt stands: what became of its last run, and when the next one is."""
+"""The status of a scheduled prompt: the outcome of its last run, and its next run."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,83 +16,85 @@ from onbeat.ports.store import InitialPosition
 from onbeat.systems.sessions.definitions import Fields
 from onbeat.systems.sessions.waiting_runs import is_detached
 
-LOST = "it is not known whether it arrived: its node fell silent, and it is not sent again"
+LOST = "unknown whether it arrived: its node stopped responding, and it is not sent again"
 NOT_RUN: Fields = {"lastRun": None, "lastResult": None, "lastError": None}
 
 
 class SlugRecord(msgspec.Struct, frozen=True):
-    """What is kept of a slug beside its schedule, so that edits of its files can be told from ours.
+    """What is stored of a slug beside its schedule, to recognize edits of its files.
 
-    `definition` and `told` are what the files last said that both sides agree on; while ours are on
-    the way to a file, `before` and `told_before` are all that it may say until then.
+    `definition` and `written` are the contents that the files and the store agreed on last. While
+    new contents are being written, `before` and `written_before` hold what the files may still be.
     """
 
     definition: Fields
     before: tuple[str, ...] = ()  # digests of definitions
-    told: Fields | None = None  # sessionId and nextRun of last-run.json
-    told_before: tuple[Fields, ...] = ()
+    written: Fields | None = msgspec.field(default=None, name="told")  # of last-run.json
+    written_before: tuple[Fields, ...] = msgspec.field(default=(), name="told_before")
     ran: Fields = msgspec.field(default_factory=lambda: dict(NOT_RUN))
     run: tuple[int, int] | None = None  # the run and attempt that `ran` is of
-    awaited: str | None = None  # somebody has put the next run there
-    awaited_since: int = 0  # when that was seen, in milliseconds
-    awaited_count: int = 0  # how often somebody has
-    awaited_as: StartedBy = "next_run"  # the cause of the run at that time
-    is_written: bool = False  # there have been files: if they are gone, somebody removed them
-    held: str | None = None  # the note of the pause that is ours, not somebody's
-    disabled_at: int | None = None  # milliseconds: what waited since before was canceled then
+    awaited: str | None = None  # the nextRun that an edit of last-run.json requested
+    awaited_since: int = 0  # when that edit was read, in milliseconds
+    awaited_count: int = 0  # how many such edits there were
+    awaited_as: StartedBy = "next_run"  # the cause of the requested run
+    is_written: bool = False  # the files existed: if they are missing, they were removed
+    held: str | None = None  # the note of a pause because of broken files
+    disabled_at: int | None = None  # milliseconds; runs created before were canceled
 
     def with_definition(self, definition: Fields) -> "SlugRecord":
-        """Return this with another definition, which is on its way to the file."""
+        """Return this with a new definition that is being written to the file."""
         before = dict.fromkeys((*self.before, digest_of(self.definition)))
         return replace(self, definition=definition, before=tuple(before))
 
-    def with_told(self, told: Fields) -> "SlugRecord":
-        """Return this with other words in last-run.json, which are on their way there."""
-        if told == self.told:
+    def with_written(self, fields: Fields) -> "SlugRecord":
+        """Return this with new contents of last-run.json that are being written."""
+        if fields == self.written:
             return self
-        is_new = self.told is not None and self.told not in self.told_before
-        before = (*self.told_before, self.told) if is_new else self.told_before
-        return replace(self, told=told, told_before=tuple(each for each in before if each))
+        is_new = self.written is not None and self.written not in self.written_before
+        before = (*self.written_before, self.written) if is_new else self.written_before
+        return replace(self, written=fields, written_before=tuple(each for each in before if each))
 
     def awaiting(self, text: str | None, now: int, cause: StartedBy = "next_run") -> "SlugRecord":
-        """Return this with the next run where somebody has put it."""
+        """Return this with the next run that an edit of last-run.json requested."""
         count = self.awaited_count + 1
         return replace(self, awaited=text, awaited_since=now, awaited_count=count, awaited_as=cause)
 
     def is_ours(self, definition: Fields) -> bool:
-        """Return whether nobody else has written what the file says."""
+        """Return whether Onbeat wrote what the definition file contains."""
         return _is_same(definition, self.definition) or digest_of(definition) in self.before
 
     def is_held(self, row: ScheduleRow) -> bool:
-        """Return whether a schedule is paused by us, until its files are repaired."""
+        """Return whether a schedule is paused because of its broken files."""
         return row.paused and self.held is not None and row.pause_note == self.held
 
 
-def later_of(known: SlugRecord, last_run: Fields, now: int) -> tuple[SlugRecord, int | None]:
-    """Return what is known, with the last run of a file if that is later, and when that was.
+def adopt_later_run(
+    record: SlugRecord, last_run: Fields, now: int
+) -> tuple[SlugRecord, int | None]:
+    """Return the record with the last run of a file if that is later, and its instant.
 
-    Another scheduler has made that run. A time that is to come is not believed.
+    Another scheduler has made that run. An instant in the future is ignored.
     """
-    ours, theirs = _last_run_of(known.ran), _last_run_of(last_run, now)
+    ours, theirs = _last_run_of(record.ran), _last_run_of(last_run, now)
     if theirs is None or (ours is not None and ours >= theirs):
-        return known, None
-    return replace(known, ran={name: last_run[name] for name in NOT_RUN}, run=None), theirs
+        return record, None
+    return replace(record, ran={name: last_run[name] for name in NOT_RUN}, run=None), theirs
 
 
 def _last_run_of(ran: Fields, now: int | None = None) -> int | None:
-    """Return when the last run began, in milliseconds, unless that is later than `now`."""
+    """Return when the last run began, in milliseconds, unless later than `now`."""
     text = ran["lastRun"]
     found = None if text is None else parse_instant_ms(str(text))
     return None if found is None or (now is not None and found > now) else found
 
 
 def digest_of(definition: Fields) -> str:
-    """Return what tells a definition from any other."""
+    """Return a digest that identifies a definition."""
     return sha256(msgspec.json.encode(definition, order="sorted")).hexdigest()[:32]
 
 
 def _is_same(one: object, other: object) -> bool:
-    """Return whether two values are the same JSON: `true` is not 1."""
+    """Return whether two values are the same JSON; `true` is not 1."""
     match one, other:
         case (bool(), _) | (_, bool()):
             return one is other
@@ -106,30 +108,35 @@ def _is_same(one: object, other: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PromptStatus:
-    """Where one stands. Instants are texts."""
+    """The current status. Instants are strings."""
 
     ran: Fields
     run: tuple[int, int] | None
     next_run: str | None
     session_id: str | None
-    awaited: str | None  # what somebody has put the next run to, if it is still to come
+    awaited: str | None  # the requested next run, while it is still to come
 
     def as_last_run(self, *, persists: bool) -> Fields:
-        """Return what last-run.json says."""
+        """Return the contents of last-run.json."""
         session = {"sessionId": self.session_id} if persists else {}
         return self.ran | session | {"nextRun": self.next_run}
 
 
-def standing(
-    row: ScheduleRow, runs: Iterable[RunRow], known: SlugRecord, session_id: str | None, *, now: int
+def prompt_status(
+    row: ScheduleRow,
+    runs: Iterable[RunRow],
+    record: SlugRecord,
+    session_id: str | None,
+    *,
+    now: int,
 ) -> PromptStatus:
-    """Return where a schedule stands, given the latest of its runs."""
-    ran, which, awaited = known.ran, known.run, known.awaited
+    """Return the status of a schedule, given the latest of its runs."""
+    ran, which, awaited = record.ran, record.run, record.awaited
     tried = [run for run in runs if _was_tried(run)]
     last = max(tried, key=lambda run: (run.started_at or 0, run.run_id), default=None)
-    if last is not None and _is_news(last, known, now):
-        ran, which = _told(last), (last.run_id, last.attempt)
-        if (last.started_at or 0) > known.awaited_since:
+    if last is not None and _is_later(last, record, now):
+        ran, which = _last_run_fields(last), (last.run_id, last.attempt)
+        if (last.started_at or 0) > record.awaited_since:
             awaited = None
     waiting = [run.due_at for run in tried if run.status == Status.ENQUEUED]
     if awaited is not None:
@@ -140,24 +147,23 @@ def standing(
     return PromptStatus(ran, which, next_run, session_id, awaited)
 
 
-def _is_news(run: RunRow, known: SlugRecord, now: int) -> bool:
-    """Return whether nothing is known of a run yet, and of none that began later.
+def _is_later(run: RunRow, record: SlugRecord, now: int) -> bool:
+    """Return whether a run is later than the recorded last run.
 
-    While a run is tried again it has no end: the one before it is not the latest for that. A last
-    run that another scheduler wrote into the file stays until a later run began here.
+    A last run that another scheduler wrote into the file stays until a later run begins here.
     """
-    last = _last_run_of(known.ran, None if known.run is not None else now)
+    last = _last_run_of(record.ran, None if record.run is not None else now)
     if last is None:
         return True
-    return (run.started_at or 0) >= last and (run.run_id, run.attempt) != known.run
+    return (run.started_at or 0) >= last and (run.run_id, run.attempt) != record.run
 
 
-def read_last_run(given: Fields) -> Fields:
-    """Return what last-run.json says, or refuse it: it is then as good as none."""
-    found = {name: given.get(name) for name in (*NOT_RUN, "sessionId", "nextRun")}
+def read_last_run(fields: Fields) -> Fields:
+    """Return the fields of last-run.json, or refuse them."""
+    found = {name: fields.get(name) for name in (*NOT_RUN, "sessionId", "nextRun")}
     for name, value in found.items():
         if value is not None and (not isinstance(value, str) or len(value) > LONGEST[name]):
-            raise InvalidSchedule(name, "it is no text", hint="a text, or null")
+            raise InvalidSchedule(name, "it is not a text", hint="a text, or null")
     for name in ("lastRun", "nextRun"):
         if found[name] is not None:
             parse_instant_ms(found[name])
@@ -169,33 +175,33 @@ def read_last_run(given: Fields) -> Fields:
 
 
 def _was_tried(run: RunRow) -> bool:
-    """Return whether it has been attempted, and what came of that is known."""
-    is_over = run.finished_at is not None or (
+    """Return whether a run was attempted, and the outcome of that attempt is known."""
+    has_ended = run.finished_at is not None or (
         run.status == Status.ENQUEUED and not is_detached(run)
     )
-    return run.started_at is not None and run.attempt > 0 and is_over
+    return run.started_at is not None and run.attempt > 0 and has_ended
 
 
-def _told(run: RunRow) -> Fields:
-    assert run.started_at is not None, "it was tried"
-    is_well = run.status == Status.SUCCESS
-    error = None if is_well else run.error or run.reason or "error"
+def _last_run_fields(run: RunRow) -> Fields:
+    assert run.started_at is not None, "_was_tried(run)"
+    succeeded = run.status == Status.SUCCESS
+    error = None if succeeded else run.error or run.reason or "error"
     if run.reason == "lost":
         error = LOST
-    result = "success" if is_well else "error"
+    result = "success" if succeeded else "error"
     return {"lastRun": rfc3339_ms(run.started_at), "lastResult": result, "lastError": error}
 
 
 def _next_tick(row: ScheduleRow, now: int) -> int | None:
-    """Return when it ticks next, or would if it were enabled."""
+    """Return the next tick; for a disabled schedule, the tick it would have."""
     if row.next_due_at is not None and not row.paused:
         return row.next_due_at
     tick = from_definition(row.schedule_id, row.definition).trigger.next_after(now // 1000)
     return None if tick is None else tick * 1000
 
 
-def beginning(last_run: Fields | None, *, paused: bool) -> InitialPosition:
-    """Return where a schedule begins whose last run is in a file."""
+def initial_position(last_run: Fields | None, *, paused: bool) -> InitialPosition:
+    """Return the initial position of a schedule whose last run is recorded in a file."""
     if last_run is None or last_run["lastRun"] is None:
         return InitialPosition(paused=paused)
     at = parse_instant_ms(str(last_run["lastRun"]))
@@ -208,13 +214,13 @@ def beginning(last_run: Fields | None, *, paused: bool) -> InitialPosition:
             return InitialPosition(paused=paused, last_run_at=at)
 
 
-def comes_first(row: ScheduleRow, at: int) -> bool:
-    """Return whether an instant is earlier than the next tick of a schedule that is enabled."""
+def is_before_next_tick(row: ScheduleRow, at: int) -> bool:
+    """Return whether an instant is earlier than the next tick of an enabled schedule."""
     return not row.paused and (row.next_due_at is None or at < row.next_due_at)
 
 
-def fresh(row: ScheduleRow) -> Fields:
-    """Return the definition of a schedule of which nothing is known yet."""
+def default_definition(row: ScheduleRow) -> Fields:
+    """Return the definition of a schedule for which no record is stored."""
     return {
         "slug": row.schedule_id,
         "prompt": "",

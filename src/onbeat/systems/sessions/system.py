@@ -1,7 +1,7 @@
-"""Prompts that are sent to chat sessions by schedule: six calls, and a folder of JSON files.
+"""Scheduled prompts for chat sessions: six API calls, and a folder of JSON files.
 
 A definition is `{prompt, enabled, schedule: {type, expression | intervalMinutes}, sessionConfig}`;
-the calls answer as the routes under `/api/schedule` do, with the statuses and texts of those.
+the calls return what the routes under `/api/schedule` do, with their statuses and texts.
 """
 
 import asyncio
@@ -51,31 +51,31 @@ from onbeat.systems.sessions.definitions import (
 from onbeat.systems.sessions.files import DEFINITION, Files
 from onbeat.systems.sessions.mirror import SESSION, FileMirror
 from onbeat.systems.sessions.status import SlugRecord
-from onbeat.systems.sessions.waiting_runs import in_hand, make_way
+from onbeat.systems.sessions.waiting_runs import active_run, cancel_retries
 
 __all__ = [
-    "OUTCOMES", "SLUG", "TIDIED_EVERY", "TIMEOUT", "PromptDefaults", "PromptFields", "PromptRefused", "Sessions",
-    "broken_in",
+    "OUTCOMES", "SLUG", "TIDIED_EVERY", "TIMEOUT", "PromptDefaults", "PromptFields",
+    "PromptRefused", "Sessions", "broken_in",
 ]  # fmt: skip
 
 log = logging.getLogger("onbeat.sessions")
 
-EVERY = 1.0  # seconds between two looks at the files
+RECONCILED_EVERY = 1.0  # seconds
 TIDIED_EVERY = 60.0  # seconds
-PATIENCE = 2.0  # seconds that whoever starts a run waits to hear of its session
-LOOKS = 40  # in that time
-DEFINED = ("prompt", "enabled", "schedule", "sessionConfig", *LIMITS)  # by the caller
+SESSION_WAIT = 2.0  # seconds that a manual start waits for the run's session
+SESSION_POLLS = 40  # in that time
+DEFINED = ("prompt", "enabled", "schedule", "sessionConfig", *LIMITS)  # fields set by the caller
 
 
 class PromptLimits(TypedDict):
-    """What a definition may have besides."""
+    """Optional fields of a definition."""
 
     timeout_minutes: int | None
     rate_limit: dict[str, object] | None
 
 
 class PromptFields(msgspec.Struct, frozen=True, rename="camel"):
-    """A scheduled prompt: how it is defined, and where it stands. Times are in UTC."""
+    """A scheduled prompt: its definition and status. Times are in UTC."""
 
     slug: str
     prompt: str
@@ -94,10 +94,10 @@ class PromptFields(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Sessions:
-    """The system, beside a node: its calls, and what keeps its files in step with the store.
+    """The system beside a node: its API calls, and the mirror that keeps its files in step.
 
-    `url` is where prompts are sent to, and `tidy` deletes sessions that were made for one run. Each
-    call is for whoever asks: `service` is that of the caller.
+    `url` is the chat server, and `tidy` deletes sessions that were created for one run. The
+    `service` of each call acts for its caller.
     """
 
     def __init__(
@@ -114,26 +114,26 @@ class Sessions:
         self._mirror = FileMirror(
             service, Files(folder), defaults, store_id=store_id, url=url.rstrip("/")
         )
-        self._keeper = PeriodicTask("sessions", self.look, every=EVERY)
+        self._reconciling = PeriodicTask("sessions", self.reconcile, every=RECONCILED_EVERY)
         self._tidying = PeriodicTask("chat sessions", tidy, every=TIDIED_EVERY)
         self._one_at_a_time = asyncio.Lock()
 
-    # -- beside a node
+    # -- background work
 
-    async def begin(self) -> None:
-        """Have the store be as the files say."""
-        self._mirror.begin()
+    async def start(self) -> None:
+        """Apply the files to the store, and start the background work."""
+        self._mirror.start()
         try:
-            await self.look()
+            await self.reconcile()
         except OSError as broken:
             problem = f"{self._folder} cannot be used: {broken.strerror}"
-            hint = "a folder that can be written to"
+            hint = "a writable folder"
             raise InvalidSettings("sessions_folder", problem, hint=hint) from None
-        self._keeper.begin()
-        self._tidying.begin()
+        self._reconciling.start()
+        self._tidying.start()
 
-    def heard(self, at: int, events: Sequence[Event]) -> None:  # noqa: ARG002 - the events say when
-        """Hear of what was committed: tell of errors, and have the files told the rest."""
+    def on_events(self, at: int, events: Sequence[Event]) -> None:  # noqa: ARG002 - of the protocol
+        """Log errors of prompts, and have the files of changed slugs brought up to date."""
         slugs = set()
         for event in events:
             match event:
@@ -141,8 +141,8 @@ class Sessions:
                     slugs.add(event.schedule_id)  # another node reattaches it
                 case RunRetrying() | RunFailed() if event.schedule_id in self._mirror.slugs:
                     level = logging.WARNING if isinstance(event, RunRetrying) else logging.ERROR
-                    told = event.error or event.reason
-                    log.log(level, "[SCHEDULER] %s: %s", event.schedule_id, told)
+                    problem = event.error or event.reason
+                    log.log(level, "[SCHEDULER] %s: %s", event.schedule_id, problem)
                     slugs.add(event.schedule_id)
                 case RunStarted() | RunSucceeded() | RunCanceled() | RunSkipped():
                     slugs.add(event.schedule_id)
@@ -153,75 +153,75 @@ class Sessions:
                 case _:
                     pass
         if slugs & self._mirror.slugs:
-            self._mirror.hear(slugs & self._mirror.slugs)
-            self._keeper.wake()
+            self._mirror.mark_changed(slugs & self._mirror.slugs)
+            self._reconciling.wake()
             self._tidying.wake()
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """Bring the files up to date, and stop."""
         await self._tidying.abandon()
-        await self._keeper.end()
+        await self._reconciling.stop()
         try:
-            await self.look()
+            await self.reconcile()
         finally:
             self._mirror.is_on = False
 
-    async def look(self) -> None:
-        """Look at what has changed in the files and in the store, and bring them in step."""
+    async def reconcile(self) -> None:
+        """Bring changed files and schedules in step."""
         async with self._one_at_a_time:
-            await self._mirror.look()
+            await self._mirror.reconcile()
 
-    # -- the calls
+    # -- API calls
 
     async def items(self, service: Service) -> list[PromptFields]:
-        """Return all that whoever asks may see, by slug."""
+        """Return all prompts that the caller may see, by slug."""
         found = [await self._item(row) for row in await service.schedules(ScheduleFilter(SOURCE))]
         if service.caller.only_of is None:
-            known = {item.slug for item in found}
+            scheduled = {item.slug for item in found}
             broken = await self._mirror.broken.all()
-            found += [_broken(slug, why) for slug, why in broken.items() if slug not in known]
+            found += [_broken(slug, why) for slug, why in broken.items() if slug not in scheduled]
         return sorted(found, key=lambda item: item.slug)
 
     async def item(self, service: Service, slug: str) -> PromptFields:
-        """Return one."""
+        """Return one prompt."""
         row = await self._find(service, check_slug(slug))
         if row is not None:
             return await self._item(row)
-        is_for_all = service.caller.only_of is None  # files that say nothing have no owner
+        is_for_all = service.caller.only_of is None  # broken files have no owner
         broken = await self._mirror.broken.one(slug) if is_for_all else None
         if broken is None:
             raise _not_found(slug)
         return _broken(slug, broken)
 
-    async def put(self, service: Service, slug: str, given: Fields) -> Fields:
-        """Define a slug, or give it another definition: all of it is replaced."""
+    async def put(self, service: Service, slug: str, fields: Fields) -> Fields:
+        """Create a definition, or replace it completely."""
         check_slug(slug)
         _check_scope(service, "define")
         async with self._one_at_a_time:
             row = await self._mirror.refresh(slug)
             if row is None and (other := await service.find(slug)) is not None:
-                whose = f"it is defined by {other.source or 'other means'}"
-                raise PromptRefused(409, f"Schedule exists elsewhere: {slug}", hint=whose)
+                owner = f"it is defined by {other.source or 'other means'}"
+                raise PromptRefused(409, f"Schedule exists elsewhere: {slug}", hint=owner)
             is_own = row is not None or service.caller.only_of is None
             if not is_own and await self._mirror.broken.one(slug) is not None:
-                # A file that cannot be used has no owner, as one that `delete` leaves.
-                raise NotAllowed(f"{slug} is another owner's", hint="take another name")
-            is_new = await self._define(service, slug, row, given)
+                # A file that cannot be used has no owner, like a file that `delete` leaves.
+                raise NotAllowed(f"{slug} is another owner's", hint="choose another slug")
+            is_new = await self._define(service, slug, row, fields)
             item = await self.item(service, slug)
         return {"slug": slug, "nextRun": item.next_run, "created": is_new}
 
-    async def patch(self, service: Service, slug: str, given: Fields) -> Fields:
-        """Change some of a definition; who may operate may enable and disable it."""
+    async def patch(self, service: Service, slug: str, fields: Fields) -> Fields:
+        """Change fields of a definition; scope `operate` suffices to enable and disable."""
         check_slug(slug)
-        given = {name: value for name, value in given.items() if name in DEFINED}
-        _check_scope(service, "define" if given.keys() - {"enabled"} else "operate")
-        if not given:
+        fields = {name: value for name, value in fields.items() if name in DEFINED}
+        _check_scope(service, "define" if fields.keys() - {"enabled"} else "operate")
+        if not fields:
             raise PromptRefused(400, "there is nothing to change", hint=", ".join(DEFINED))
         async with self._one_at_a_time:
             await self._mirror.refresh(slug)
             row = await self._find(service, slug)
-            enabled = is_enabled(given)
-            stays_off = row is not None and not (enabled and "enabled" in given)
+            enabled = is_enabled(fields)
+            stays_off = row is not None and not (enabled and "enabled" in fields)
             await self._refuse_corrupt(
                 service,
                 row,
@@ -231,35 +231,35 @@ class Sessions:
             )
             if row is None:
                 raise _not_found(slug)
-            known = await self._mirror.known(slug)
-            if given.keys() - {"enabled"}:
-                now_said = self._mirror.definition(row, known)
-                await self._define(service, slug, row, _merged(now_said, given))
+            record = await self._mirror.record(slug)
+            if fields.keys() - {"enabled"}:
+                definition = self._mirror.definition(row, record)
+                await self._define(service, slug, row, _merged(definition, fields))
             else:
-                await self._mirror.set_enabled(service, row, known, enabled=enabled)
-                await self._mirror.mind_runs(slug)
+                await self._mirror.set_enabled(service, row, record, enabled=enabled)
+                await self._mirror.cancel_obsolete_runs(slug)
                 await self._mirror.refresh(slug)
             item = await self.item(service, slug)
         return {"slug": slug, "enabled": item.enabled, "nextRun": item.next_run}
 
     async def delete(self, service: Service, slug: str) -> Fields:
-        """Take one away, with its files; one that is not there is gone already."""
+        """Delete a prompt with its files; deleting an unknown one succeeds."""
         check_slug(slug)
         _check_scope(service, "define")
         async with self._one_at_a_time:
-            is_there = await self._find(service, slug) is not None
-            if is_there:
+            exists = await self._find(service, slug) is not None
+            if exists:
                 await service.delete(slug)
-            # A folder that says nothing has no owner.
+            # A folder without a schedule has no owner.
             is_left = service.caller.only_of is None and await self._service.find(slug) is None
-            if is_there or is_left:
+            if exists or is_left:
                 await self._mirror.drop(slug)
         return {"success": True}
 
     async def run(self, service: Service, slug: str) -> Fields:
-        """Start a run now, whatever the time is, and whether it is enabled or not.
+        """Start a run now, even of a disabled prompt.
 
-        One that is being sent, or is to be for the first time, is the answer: there is no other.
+        If a run is in progress or waits for its first attempt, return that run instead.
         """
         check_slug(slug)
         _check_scope(service, "operate")
@@ -270,34 +270,34 @@ class Sessions:
             await self._refuse_corrupt(service, row, slug, definition=refusal, last_run=refusal)
             if row is None:
                 raise _not_found(slug)
-            run = await in_hand(service, slug)
+            run = await active_run(service, slug)
             if run is None:
-                await make_way(service, slug)
+                await cancel_retries(service, slug)
                 run = await service.start(slug)
         return {"slug": slug, "status": "running", "sessionId": await self._session_of(row, run)}
 
-    # -- below them
+    # -- internals
 
     async def _define(
-        self, service: Service, slug: str, row: ScheduleRow | None, given: Fields
+        self, service: Service, slug: str, row: ScheduleRow | None, fields: Fields
     ) -> bool:
-        """Define a slug and have its files say so; return whether it is new."""
-        now, known = self._service.clock.now(), await self._mirror.known(slug)
-        before = known.definition if known is not None else {}
+        """Define a slug and update its files; return whether it is new."""
+        now, record = self._service.clock.now(), await self._mirror.record(slug)
+        before = record.definition if record is not None else {}
         stamp = rfc3339_ms(now)
-        made = before.get("createdAt", stamp) if row is not None else stamp
+        created = before.get("createdAt", stamp) if row is not None else stamp
         definition: Fields = {
             "slug": slug,
-            "prompt": given.get("prompt"),
-            "enabled": is_enabled(given),
-            "schedule": given.get("schedule"),
-            "sessionConfig": {} if (own := given.get("sessionConfig")) is None else own,
+            "prompt": fields.get("prompt"),
+            "enabled": is_enabled(fields),
+            "schedule": fields.get("schedule"),
+            "sessionConfig": {} if (own := fields.get("sessionConfig")) is None else own,
         }
-        definition |= {name: given[name] for name in LIMITS if given.get(name) is not None}
-        if row is not None:  # what somebody has put into the file is theirs
-            known_here = (*definition, *LIMITS)
-            definition |= {name: value for name, value in before.items() if name not in known_here}
-        definition |= {"createdAt": made, "updatedAt": stamp}
+        definition |= {name: fields[name] for name in LIMITS if fields.get(name) is not None}
+        if row is not None:  # preserve unknown fields of the file
+            known = (*definition, *LIMITS)
+            definition |= {name: value for name, value in before.items() if name not in known}
+        definition |= {"createdAt": created, "updatedAt": stamp}
         first = await self._mirror.begins_at(row, before, definition)
         schedule = read_definition(slug, definition, self._defaults, begins_at=first, now=now)
         enabled = is_enabled(definition)
@@ -311,16 +311,16 @@ class Sessions:
             expected={slug: None} if row is None else {},
         )
         found = await service.schedule(slug)
-        await self._mirror.set_enabled(service, found, known, enabled=enabled)
-        if known is None or row is None:
-            known = SlugRecord(definition)
+        await self._mirror.set_enabled(service, found, record, enabled=enabled)
+        if record is None or row is None:
+            record = SlugRecord(definition)
         else:
-            known = replace(known.with_definition(definition), held=None)
-        await self._mirror.keep(slug, known)
+            record = replace(record.with_definition(definition), held=None)
+        await self._mirror.save(slug, record)
         self._mirror.slugs.add(slug)
-        await self._mirror.mind_runs(slug)
-        known = await self._mirror.known(slug) or known
-        await self._mirror.tell(await service.schedule(slug), known)
+        await self._mirror.cancel_obsolete_runs(slug)
+        record = await self._mirror.record(slug) or record
+        await self._mirror.update_files(await service.schedule(slug), record)
         return done.change == "created"
 
     async def _find(self, service: Service, slug: str) -> ScheduleRow | None:
@@ -328,27 +328,27 @@ class Sessions:
         return row if row is not None and row.source == SOURCE else None
 
     async def _item(self, row: ScheduleRow) -> PromptFields:
-        known = await self._mirror.known(row.schedule_id)
-        definition = self._mirror.definition(row, known)
-        stands = await self._mirror.standing(row, known or SlugRecord(definition))
-        schedule, made, edited = (
+        record = await self._mirror.record(row.schedule_id)
+        definition = self._mirror.definition(row, record)
+        status = await self._mirror.status(row, record or SlugRecord(definition))
+        schedule, created, updated = (
             definition.get(name) for name in ("schedule", "createdAt", "updatedAt")
         )
-        ran = {name: None if value is None else str(value) for name, value in stands.ran.items()}
-        broken = self._mirror.why_held(row, known)
+        ran = {name: None if value is None else str(value) for name, value in status.ran.items()}
+        problem = self._mirror.why_held(row, record)
         return PromptFields(
             slug=row.schedule_id,
             prompt=str(definition["prompt"]),
-            enabled=is_enabled(definition) and not broken,
+            enabled=is_enabled(definition) and not problem,
             schedule=schedule if isinstance(schedule, dict) else {},
             session_config=_config(definition),
             last_run=ran["lastRun"],
             last_result=ran["lastResult"],
-            last_error=broken or ran["lastError"],
-            next_run=None if broken else stands.next_run,
-            session_id=stands.session_id if is_persistent(definition) else None,
-            created_at=made if isinstance(made, str) else None,
-            updated_at=edited if isinstance(edited, str) else None,
+            last_error=problem or ran["lastError"],
+            next_run=None if problem else status.next_run,
+            session_id=status.session_id if is_persistent(definition) else None,
+            created_at=created if isinstance(created, str) else None,
+            updated_at=updated if isinstance(updated, str) else None,
             **_limits_in(definition),
         )
 
@@ -361,15 +361,12 @@ class Sessions:
         definition: str,
         last_run: str,
     ) -> None:
-        """Refuse what is corrupt, in these words; to an owner there is nothing but what is theirs.
-
-        An empty text is for a file that does not matter.
-        """
+        """Refuse a slug with a corrupt file, with these texts; empty: that file does not matter."""
         if row is None and service.caller.only_of is not None:
             raise _not_found(slug)
         corrupt = self._mirror.corrupt.get(slug)
         if corrupt is None and row is None and (kept := await self._mirror.broken.one(slug)):
-            corrupt = kept.corrupt  # the folder is another node's
+            corrupt = kept.corrupt  # another node has the folder
         if corrupt is None:
             return
         if corrupt.name == DEFINITION:
@@ -380,9 +377,9 @@ class Sessions:
             raise PromptRefused(409, error, hint=corrupt.why)
 
     async def _session_of(self, row: ScheduleRow, run: RunRow) -> str | None:
-        """Return the session that a run is sent to, if that is known soon."""
-        definition = self._mirror.definition(row, await self._mirror.known(row.schedule_id))
-        for _ in range(LOOKS):
+        """Return the session that a run is sent to, if it is known soon."""
+        definition = self._mirror.definition(row, await self._mirror.record(row.schedule_id))
+        for _ in range(SESSION_POLLS):
             if is_persistent(definition):
                 found = await self._mirror.session_of(row)
                 if found is not None:
@@ -390,31 +387,31 @@ class Sessions:
             run = await self._service.run(run.run_id)
             if run.external_id or (run.was_tried and run.status != Status.STARTED):
                 break
-            await asyncio.sleep(PATIENCE / LOOKS)
+            await asyncio.sleep(SESSION_WAIT / SESSION_POLLS)
         result = run.result if isinstance(run.result, dict) else {}
-        told = result.get("sessionId", run.external_id)
-        return told if isinstance(told, str) else None
+        session_id = result.get("sessionId", run.external_id)
+        return session_id if isinstance(session_id, str) else None
 
 
 def _broken(slug: str, broken: Unscheduled) -> PromptFields:
-    """Return what is shown of a slug whose files were broken when they were first seen."""
-    said, ran = broken.definition, broken.last_run
-    prompt, schedule = said.get("prompt"), said.get("schedule")
-    made, edited = said.get("createdAt"), said.get("updatedAt")
+    """Return the fields of a slug whose files were broken when they were first read."""
+    fields, last_run = broken.definition, broken.last_run
+    prompt, schedule = fields.get("prompt"), fields.get("schedule")
+    created, updated = fields.get("createdAt"), fields.get("updatedAt")
     return PromptFields(
         slug=slug,
         prompt=prompt if isinstance(prompt, str) else "",
         enabled=False,
         schedule=schedule if isinstance(schedule, dict) else {},
-        session_config=_config(said),
-        last_run=_text(ran.get("lastRun")),
-        last_result=_text(ran.get("lastResult")),
+        session_config=_config(fields),
+        last_run=_text(last_run.get("lastRun")),
+        last_result=_text(last_run.get("lastResult")),
         last_error=str(broken.corrupt),
         next_run=None,
-        session_id=_text(ran.get("sessionId")),
-        created_at=_text(made),
-        updated_at=_text(edited),
-        **_limits_in(said),
+        session_id=_text(last_run.get("sessionId")),
+        created_at=_text(created),
+        updated_at=_text(updated),
+        **_limits_in(fields),
     )
 
 
@@ -435,7 +432,7 @@ def _not_found(slug: str) -> PromptRefused:
 
 
 def _check_scope(service: Service, scope: Literal["operate", "define"]) -> None:
-    """Refuse who may not, before anything is looked at or done for them."""
+    """Refuse a caller without the scope before anything is read or done."""
     if not service.caller.may(scope):
         raise NotAllowed(f"this needs scope {scope}", hint=f"a token with scope {scope}")
 
@@ -445,8 +442,8 @@ def _config(definition: Fields) -> dict[str, object]:
     return dict(found) if isinstance(found, dict) else {}
 
 
-def _merged(kept: Fields, given: Fields) -> Fields:
-    """Return a definition with some of it replaced; of `sessionConfig` what is given."""
-    config = given.get("sessionConfig")
-    own = {"sessionConfig": _config(kept) | config} if isinstance(config, dict) else {}
-    return kept | given | own
+def _merged(definition: Fields, fields: Fields) -> Fields:
+    """Return a definition with some fields replaced; `sessionConfig` is merged."""
+    config = fields.get("sessionConfig")
+    own = {"sessionConfig": _config(definition) | config} if isinstance(config, dict) else {}
+    return definition | fields | own

@@ -1,4 +1,4 @@
-"""The DAGs that are kept: listed, read and deleted, with the schedules that use them."""
+"""The stored DAGs: list, read and delete them, with the schedules that use them."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
@@ -27,7 +27,7 @@ from onbeat.systems.workflows.store import (
     check_workflow,
 )
 
-PAGE = 500  # schedules that are looked at together
+PAGE = 500  # schedules that are read together
 MOST_LISTED = 1000
 
 
@@ -41,7 +41,7 @@ class _Use:
 
 
 class Catalog:
-    """The workflows of one caller: each version has one DAG for each owner, or for everybody."""
+    """The workflows of one caller; a version has one DAG for each owner, or one for all users."""
 
     def __init__(self, service: Service, store: WorkflowStore) -> None:
         self._service, self._store = service, store
@@ -54,10 +54,10 @@ class Catalog:
         after: str = "",
         limit: int = 100,
     ) -> dict[str, object]:
-        """Return versions of workflows by name, and `next`: where the rest begins, or None."""
+        """Return versions of workflows by name, and `next`: where the next page begins, or None."""
         check_may(self._service, "read")
         if type(limit) is not int or not 1 <= limit <= MOST_LISTED:
-            problem = f"{shown(limit)} is not such a number"
+            problem = f"{shown(limit)} is not a valid number"
             raise InvalidSchedule("limit", problem, hint=f"1 to {MOST_LISTED}")
         if workflow_id is not None:
             check_text("workflow_id", workflow_id)
@@ -68,7 +68,7 @@ class Catalog:
             if len(found) > limit:
                 break
         rest = found[limit - 1].name if len(found) > limit else None
-        return {"workflows": [_told(row) for row in found[:limit]], "next": rest}
+        return {"workflows": [_fields_of(row) for row in found[:limit]], "next": rest}
 
     async def get_workflow(
         self, workflow_id: str, *, user_id: str | None = None
@@ -77,24 +77,27 @@ class Catalog:
         check_may(self._service, "read")
         versions = await self._versions(workflow_id, None, user_id)
         uses = await self._uses(workflow_id)
-        told = [
-            {**_told(row), "schedules": [use.row.schedule_id for use in _of(row, uses, versions)]}
+        listed = [
+            {
+                **_fields_of(row),
+                "schedules": [use.row.schedule_id for use in _uses_of(row, uses, versions)],
+            }
             for row in versions
         ]
-        return {"workflow_id": workflow_id, "versions": told}
+        return {"workflow_id": workflow_id, "versions": listed}
 
     async def get_version(
         self, workflow_id: str, version: int, *, user_id: str | None = None
     ) -> dict[str, object]:
         """Return one version of a workflow: its DAG, and the schedules that use it."""
         check_may(self._service, "read")
-        (row,) = _one(await self._versions(workflow_id, version, user_id), workflow_id)
+        (row,) = _only(await self._versions(workflow_id, version, user_id), workflow_id)
         dag = await self._store.load_dag(workflow_id, version, users=[row.user_id])
-        if dag is None:  # it was deleted since
+        if dag is None:  # deleted since
             raise NoSuchWorkflow(workflow_id, version)
         every = await self._versions(workflow_id, version, None)
-        uses = _of(row, await self._uses(workflow_id), every)
-        return {**_told(row), "schedules": [use.row.schedule_id for use in uses], "dag": dag}
+        uses = _uses_of(row, await self._uses(workflow_id), every)
+        return {**_fields_of(row), "schedules": [use.row.schedule_id for use in uses], "dag": dag}
 
     async def delete_workflow(
         self,
@@ -106,19 +109,21 @@ class Catalog:
     ) -> dict[str, object]:
         """Delete a version of a workflow, or all of them; return what was deleted.
 
-        One that schedules use is refused with their ids. With `cascade` those of this system are
-        deleted first; one that is defined elsewhere stays, and so does the DAG. Nothing is deleted
-        if the caller may not delete one of them. A schedule that is defined at the same moment
+        If schedules use it, it is refused with their ids. With `cascade` those of this system are
+        deleted first; a schedule that is defined elsewhere stays, and so does the DAG. Nothing is
+        deleted if the caller may not delete one of them. A schedule that is defined concurrently
         finds no DAG: its runs fail as `invalid_target`.
         """
         check_may(self._service, "define")
-        asked = await self._versions(workflow_id, version, user_id)
+        versions = await self._versions(workflow_id, version, user_id)
         if version is not None:
-            _one(asked, workflow_id)
-        self._check_may_delete(asked)
+            _only(versions, workflow_id)
+        self._check_may_delete(versions)
         every = await self._versions(workflow_id, version, None)
         uses = await self._uses(workflow_id)
-        used = {use.row.schedule_id: use.row for row in asked for use in _of(row, uses, every)}
+        used = {
+            use.row.schedule_id: use.row for row in versions for use in _uses_of(row, uses, every)
+        }
         blocking = [
             name for name, row in sorted(used.items()) if not cascade or row.source not in SOURCES
         ]
@@ -126,19 +131,19 @@ class Catalog:
             raise WorkflowIsUsed(workflow_id, blocking, cascade=cascade)
         await self._service.check_changes(list(used.values()))
         for name in sorted(used):
-            with suppress(NoSuchSchedule):  # another caller was faster
+            with suppress(NoSuchSchedule):  # deleted concurrently
                 await self._service.delete(name)
         deleted = [
             row
-            for row in asked
+            for row in versions
             if await self._store.delete_dag(row.workflow_id, row.version, user_id=row.user_id)
         ]
-        return {"deleted": [_told(row) for row in deleted], "schedules": sorted(used)}
+        return {"deleted": [_fields_of(row) for row in deleted], "schedules": sorted(used)}
 
     async def _versions(
         self, workflow_id: str, version: int | None, user_id: str | None
     ) -> list[DagRow]:
-        """Return what is kept of a workflow, by version, or refuse that there is nothing."""
+        """Return the stored versions of a workflow, or raise NoSuchWorkflow."""
         check_workflow(workflow_id, 0 if version is None else version)
         found = [
             row
@@ -151,7 +156,7 @@ class Catalog:
 
     async def _rows(self, workflow_id: str | None, *, after: str = "") -> AsyncIterator[DagRow]:
         if self._service.caller.only_of is not None and isinstance(self._store, DirectoryStore):
-            return  # files are everybody's, and not one owner's to list
+            return  # files have no owner
         while rows := await self._store.list_dags(workflow_id=workflow_id, after=after, limit=PAGE):
             for row in rows:
                 yield row
@@ -160,8 +165,8 @@ class Catalog:
             after = rows[-1].name
 
     async def _uses(self, workflow_id: str) -> list[_Use]:
-        """Return the schedules that run a workflow, wherever they are defined, by id."""
-        part = msgspec.json.encode(workflow_id).decode()[1:-1]  # as it stands in a definition
+        """Return the schedules that run a workflow, of any source, by id."""
+        part = msgspec.json.encode(workflow_id).decode()[1:-1]  # as encoded in a definition
         found: list[_Use] = []
         after = ""
         while rows := await self._service.schedules(
@@ -170,7 +175,7 @@ class Catalog:
             for row in rows:
                 try:
                     target = from_definition(row.schedule_id, row.definition).target
-                except InvalidSchedule:  # it cannot be read any more, and runs nothing
+                except InvalidSchedule:  # unreadable schedules run nothing
                     continue
                 fields = target.fields
                 if target.kind == "workflow" and fields.get("workflow") == workflow_id:
@@ -183,11 +188,11 @@ class Catalog:
     def _check_may_delete(self, rows: Sequence[DagRow]) -> None:
         owner = self._service.caller.only_of
         if owner is not None and any(row.user_id != owner for row in rows):
-            raise NotAllowed("this workflow is another's", hint=f"user_id: {owner}")
+            raise NotAllowed("this workflow belongs to another user", hint=f"user_id: {owner}")
 
 
-def _of(row: DagRow, uses: Sequence[_Use], every: Sequence[DagRow]) -> list[_Use]:
-    """Return which schedules have this DAG: their user's, else their owner's, else everybody's."""
+def _uses_of(row: DagRow, uses: Sequence[_Use], every: Sequence[DagRow]) -> list[_Use]:
+    """Return the uses of a DAG; a schedule uses that of its user, its owner, or all users."""
     owners = {each.user_id for each in every if each.version == row.version}
     found = []
     for use in uses:
@@ -197,15 +202,15 @@ def _of(row: DagRow, uses: Sequence[_Use], every: Sequence[DagRow]) -> list[_Use
     return found
 
 
-def _one(found: Sequence[DagRow], workflow_id: str) -> Sequence[DagRow]:
+def _only(found: Sequence[DagRow], workflow_id: str) -> Sequence[DagRow]:
     if len(found) > 1:
-        problem = f"several users have {shown(workflow_id)}"
-        known = ", ".join(shown(row.user_id) for row in found[:5])
-        raise InvalidSchedule("user_id", problem, hint=f"one of {known}")
+        problem = f"several users have a workflow {shown(workflow_id)}"
+        users = ", ".join(shown(row.user_id) for row in found[:5])
+        raise InvalidSchedule("user_id", problem, hint=f"one of {users}")
     return found
 
 
-def _told(row: DagRow) -> dict[str, object]:
+def _fields_of(row: DagRow) -> dict[str, object]:
     return {
         "workflow_id": row.workflow_id,
         "version": row.version,

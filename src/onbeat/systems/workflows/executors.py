@@ -1,4 +1,4 @@
-"""Executors: who runs the DAG of a workflow. Each is given the DAG as JSON, and what it is for."""
+"""Executors: run the DAG of a workflow. Each gets the DAG as JSON, and metadata about the run."""
 
 import asyncio
 import inspect
@@ -14,7 +14,7 @@ from onbeat.errors import InvalidSettings, shown
 from onbeat.ports.http import Callback, HttpResponse, SendRequest
 from onbeat.systems.workflows.store import Dag
 
-LONGEST_ANSWER = 60_000  # milliseconds: one that works for longer answers first, and reports
+LONGEST_ANSWER = 60_000  # milliseconds; a longer run is accepted first, and reported later
 LONGEST_ID = 200
 RETRYABLE = {408, 425, 429}  # besides 5xx
 
@@ -24,38 +24,38 @@ InThread = Callable[[Callable[[], object]], Awaitable[object]]
 
 
 class Meta(msgspec.Struct, frozen=True):
-    """What an executor is told besides the DAG. Instants are RFC 3339 in UTC."""
+    """What an executor gets besides the DAG. Instants are RFC 3339 in UTC."""
 
     user_id: str
-    scheduled_for: str  # the planned time, however late it is
-    idempotency_key: str  # the same at every attempt: whoever has seen it need not run it again
-    triggered_at: str  # when it was handed over
+    scheduled_for: str  # the planned time, however late the run is
+    idempotency_key: str  # the same at every attempt, to recognize repeated ones
+    triggered_at: str  # when the DAG was handed over
     source: str = "schedule"
-    inputs: Mapping[str, object] | None = None  # of the run, or of its schedule
+    inputs: Mapping[str, object] | None = None  # of the run or of its schedule
 
     def fields(self) -> dict[str, object]:
-        """Return the same for JSON: without `inputs` where there are none."""
-        told: dict[str, object] = msgspec.to_builtins(self)
+        """Return the fields for JSON, without `inputs` if there are none."""
+        fields: dict[str, object] = msgspec.to_builtins(self)
         if self.inputs is None:
-            del told["inputs"]
-        return told
+            del fields["inputs"]
+        return fields
 
 
 class Executor(Protocol):
-    """Runs the DAG of a workflow, or takes it on."""
+    """Runs the DAG of a workflow, or accepts it."""
 
     async def run(self, dag: Dag, meta: Meta) -> Outcome:
-        """Hand a DAG over; return what came of that. It raises nothing of its own.
+        """Hand a DAG over and return the outcome, without raising.
 
-        `Accepted` means that it tells of the end itself; `Failed` says if another try could help.
+        After `Accepted` the executor reports the outcome later; `Failed` says whether to retry.
         """
 
 
 class HttpExecutor:
     """Sends `{dag, meta}` as JSON to `{url}/execute`.
 
-    Whatever is 2xx means that it was done; 202, or with `feedback` any of them, that it was begun
-    and that its end will be reported, as the headers of `callback` tell.
+    Any 2xx status means that the DAG was run. 202, or any 2xx with `feedback`, means that it was
+    accepted and that the outcome will be reported, by the headers of `callback`.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class HttpExecutor:
         self._without_callback = partial(HttpExecutor, url, ask, token=token, feedback=feedback)
 
     def without_callback(self) -> "HttpExecutor":
-        """Return the same, for what nobody awaits the end of: it lets the executor tell nothing."""
+        """Return the same executor for hand-overs whose outcome is not awaited."""
         return self._without_callback()
 
     async def run(self, dag: Dag, meta: Meta) -> Outcome:
@@ -85,52 +85,52 @@ class HttpExecutor:
         found = await self._ask(
             "POST", self._url, body=body, headers=headers, timeout=LONGEST_ANSWER
         )
-        if isinstance(found, Failed):  # nobody knows whether it was begun: the key says so
+        if isinstance(found, Failed):  # it may have begun: the key identifies it
             is_setup = found.reason == "invalid_target"
             return found if is_setup else Failed(found.error, "launch_failed", found.retryable)
-        return self._meaning(found)
+        return self._outcome(found)
 
-    def _meaning(self, answer: HttpResponse) -> Outcome:
+    def _outcome(self, answer: HttpResponse) -> Outcome:
         status = answer.status
         if status == 202 or (self._feedback and 200 <= status < 300):
             return Accepted(external_id(answer.body))
         if 200 <= status < 300:
             return Succeeded(answer.body)
-        may_again = status >= 500 or status in RETRYABLE
-        return Failed(_told(answer), "launch_failed", retryable=may_again)
+        is_retryable = status >= 500 or status in RETRYABLE
+        return Failed(_error_text(answer), "launch_failed", retryable=is_retryable)
 
 
 class CallableExecutor:
     """Calls a function of this program, async or plain, with the DAG and `meta` as a dict.
 
-    What it returns is the result; False refuses the DAG, and an exception means that it could not
-    be handed over. Plain functions run in threads. A function that goes on elsewhere returns
-    `Accepted("its id")`, and reports the end by the run's key.
+    Its return value is the result; False refuses the DAG, and an exception means that the hand-over
+    failed. Plain functions run in threads. A function that continues elsewhere returns
+    `Accepted("its id")`, and reports the outcome with the run's key.
     """
 
     def __init__(self, function: Function, *, in_thread: InThread = asyncio.to_thread) -> None:
         self._function, self._in_thread = function, in_thread
 
     async def run(self, dag: Dag, meta: Meta) -> Outcome:
-        given = meta.fields()
+        fields = meta.fields()
         try:
-            found = await self._called(dag, given)
+            found = await self._call(dag, fields)
         except asyncio.CancelledError as broken:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            return _broken(broken)  # the function's own
-        except BaseException as broken:  # noqa: BLE001 - what a function may raise is its own business
+            return _broken(broken)  # raised by the function
+        except BaseException as broken:  # noqa: BLE001 - a function may raise anything
             return _broken(broken)
         if isinstance(found, Outcome):
             return found
         if found is False:
-            return Failed("the executor refused it", "launch_failed", retryable=False)
+            return Failed("the executor refused the DAG", "launch_failed", retryable=False)
         if not json_can_say(found):
-            return Failed(f"it returned {shown(found)}: that is no JSON", retryable=False)
+            return Failed(f"it returned {shown(found)}, which is not JSON", retryable=False)
         return Succeeded(found)
 
-    async def _called(self, dag: Dag, meta: Mapping[str, object]) -> object:
+    async def _call(self, dag: Dag, meta: Mapping[str, object]) -> object:
         call: Callable[..., object] = self._function
         if inspect.iscoroutinefunction(call):
             return await call(dag, meta)
@@ -139,10 +139,10 @@ class CallableExecutor:
 
 
 class RayExecutor:
-    """Runs the nodes of a DAG as tasks on a Ray cluster, each as soon as those before it are done.
+    """Runs the nodes of a DAG as tasks on a Ray cluster, each after those that it depends on.
 
-    A node is `{"id": "send", "python": "reports:send", "inputs": {...}, "after": ["fetch"]}`. What
-    the nodes return is the result, by their ids. The same key is the same run on the cluster.
+    A node is `{"id": "send", "python": "reports:send", "inputs": {...}, "after": ["fetch"]}`. The
+    result has the return value of each node, by id. The same key is the same run on the cluster.
     """
 
     def __init__(self, submit: Submit) -> None:
@@ -161,27 +161,27 @@ def _broken(broken: BaseException) -> Failed:
 
 
 def check_token(token: str) -> str:
-    """Return what the header says who asks; a token is a reference, so that none is in a file."""
+    """Return the value of the Authorization header; `token` must be a reference to a secret."""
     if not token:
         return ""
     if not token.startswith(("${env:", "secret://")):
-        hint = "secret://name, whose file has 'Bearer ...' in it, or ${env:NAME}"
-        raise InvalidSettings("workflows_token", "it is no reference to a secret", hint=hint)
+        hint = "secret://name, a file that contains 'Bearer ...', or ${env:NAME}"
+        raise InvalidSettings("workflows_token", "it is not a reference to a secret", hint=hint)
     return f"Bearer {token}"
 
 
 def external_id(body: object) -> str:
-    """Return what an executor calls the run that it has begun."""
-    told = map(body.get, ("run_id", "id", "external_id")) if isinstance(body, Mapping) else ()
-    texts = [str(value) for value in told if type(value) in (str, int)]
+    """Return the executor's id of the run that it accepted, or an empty string."""
+    ids = map(body.get, ("run_id", "id", "external_id")) if isinstance(body, Mapping) else ()
+    texts = [str(value) for value in ids if type(value) in (str, int)]
     return next((text[:LONGEST_ID] for text in texts if text and text.isprintable()), "")
 
 
-def _told(answer: HttpResponse) -> str:
-    """Return what is told of a refusal: also why, where the executor says so."""
-    said = answer.body if isinstance(answer.body, str) else ""
+def _error_text(answer: HttpResponse) -> str:
+    """Return the error of an answer, with the executor's reason if it has one."""
+    reason = answer.body if isinstance(answer.body, str) else ""
     if isinstance(answer.body, Mapping):
         found = [answer.body.get(name) for name in ("detail", "error", "message", "problem")]
-        said = next((each for each in found if isinstance(each, str)), "")
-    said = " ".join(said.split())[:300]
-    return f"{answer.error}: {said}" if said else answer.error
+        reason = next((each for each in found if isinstance(each, str)), "")
+    reason = " ".join(reason.split())[:300]
+    return f"{answer.error}: {reason}" if reason else answer.error

@@ -1,8 +1,8 @@
 """The launcher of `run: {workflow: report, version: 3, user_id: ada}`: one try for each attempt.
 
-What another try could help with fails as `launch_failed`: the quick tries of this system are the
-retries of its schedules, which survive a restart. What an executor tells of a run that it had is
-final, unless a schedule says otherwise.
+Failures that may be temporary are `launch_failed`: the quick retries of this system are retries of
+its schedules, which survive a restart. An outcome reported by an executor is final, unless a
+schedule has another retry policy.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from onbeat.systems.workflows.store import check_text, check_workflow
 
 
 class WorkflowLauncher:
-    """Hands DAGs over by a run launcher; without an executor it offers nothing, and runs wait."""
+    """Hands DAGs to an executor; without one it offers nothing, and runs wait."""
 
     def __init__(
         self, run_launcher: RunLauncher | None, *, report_timeout: int | None = None
@@ -38,16 +38,16 @@ class WorkflowLauncher:
         launcher = self._run_launcher
         return ("workflow",) if launcher is not None and launcher.has_executor else ()
 
-    def can_cancel(self, target: Target) -> bool:  # noqa: ARG002 - it is so for all of them
-        """Return False: what an executor has taken on cannot be called back."""
+    def can_cancel(self, target: Target) -> bool:  # noqa: ARG002 - the same for all
+        """Return False: a DAG that an executor has accepted cannot be canceled."""
         return False
 
     async def launch(self, attempt: Attempt) -> tuple[Outcome, str]:
-        assert self._run_launcher is not None, "what offers nothing is asked for nothing"
+        assert self._run_launcher is not None, "without an executor it offers nothing"
         fields = attempt.target.fields
         workflow_id, version = str(fields["workflow"]), fields["version"]
-        assert isinstance(version, int), "it was checked when it was defined"
-        handed_over = self._run_launcher.hand_over(
+        assert isinstance(version, int), "`check` accepted it"
+        hand_over = self._run_launcher.hand_over(
             workflow_id,
             version,
             str(fields["user_id"]),
@@ -57,25 +57,25 @@ class WorkflowLauncher:
             inputs=attempt.inputs,
         )
         if attempt.timeout is None:
-            return self._awaited(await handed_over), ""
+            return self._with_deadline(await hand_over), ""
         try:
             async with asyncio.timeout(attempt.timeout / 1000):
-                return await handed_over, ""
+                return await hand_over, ""
         except TimeoutError:
-            told = f"still running after {attempt.timeout / 1000:g} s"
-            return Failed(told, "timeout", retryable=False), ""
+            problem = f"still running after {attempt.timeout / 1000:g} s"
+            return Failed(problem, "timeout", retryable=False), ""
 
-    def _awaited(self, outcome: Outcome) -> Outcome:
-        """Return an outcome with the deadline of the settings, where it has none."""
+    def _with_deadline(self, outcome: Outcome) -> Outcome:
+        """Return an outcome; an accepted one gets the deadline of the settings as its default."""
         if isinstance(outcome, Accepted) and outcome.timeout is None:
             return Accepted(outcome.external_id, self._report_timeout)
         return outcome
 
     def kill(self, run_ids: Collection[int]) -> None:
-        """Nothing more can be done: what was handed over is the executor's."""
+        """Do nothing: the executor has the DAG."""
 
     async def recover(self) -> int:
-        return 0  # a function ends with its process, and what was sent away is another's
+        return 0  # functions end with their process
 
     async def close(self) -> None:
-        """Nothing is left: the requests are another launcher's."""
+        """Do nothing: the HTTP client owns the connections."""

@@ -1,8 +1,8 @@
-"""The registrar: schedules of workflows, in the words of their system.
+"""The registrar: defines the schedules of workflows, with the fields of this system.
 
-Each is a schedule with `run: {workflow, version, user_id}` and a policy that this system is used
-to: a run that could not be handed over is tried again three times, a second apart, and one whose
-node fell silent once more under the same key, which the executor knows it by.
+Each is a schedule with `run: {workflow, version, user_id}` and this system's policy: a failed
+hand-over is retried three times, a second apart, and a lost run is retried once under the same key,
+by which the executor recognizes it.
 """
 
 import logging
@@ -33,41 +33,41 @@ from onbeat.systems.workflows.store import check_text, check_workflow
 
 log = logging.getLogger("onbeat.systems")
 
-SOURCE = "workflows"  # whose schedules these are, in the store
-DEPLOYED = "workflows-deployed"  # and of those that deploying a DAG has made
+SOURCE = "workflows"  # the `source` of these schedules in the store
+DEPLOYED = "workflows-deployed"  # the `source` of schedules made by deploying a DAG
 SOURCES = (SOURCE, DEPLOYED)
-TRIES = 10  # while others change the same
+TRIES = 10  # while others change the same schedules
 PREVIEW = 5
 LONGEST_JITTER = 7 * 86_400_000
 MOST_LISTED = 1000
-PAGE = 500  # schedules that are looked at together
+PAGE = 500  # schedules that are read together
 POLICY: Mapping[str, object] = {
     "retry": {"delays": ["1s", "1s", "1s"], "on": ["launch_failed"]},
     "on_lost": "retry",
     "catchup_window": "720h",
 }
-LONGEST_QUEUE = 1000  # runs that wait, of one schedule
-ON_TIME = "10s"  # where what was missed is ignored, a tick that is later than this was
-TAKEN = ("deploy", "pause", "upsert")  # what else is at /schedules/{id}
+LONGEST_QUEUE = 1000  # waiting runs of one schedule
+ON_TIME = "10s"  # with catchup none: how late a tick may start
+TAKEN = ("deploy", "pause", "upsert")  # routes below /schedules that are not ids
 
-OF_SETTINGS = ("grace", "queue_limit", "retry", "timeout")  # of a policy: held to what they say
+OF_SETTINGS = ("grace", "queue_limit", "retry", "timeout")  # policy fields set by the settings
 
 Fields = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowDefaults:
-    """What holds for schedules that say nothing else."""
+    """Defaults of fields that a schedule omits."""
 
     overlap_policy: str = "skip"
     catchup_policy: str = "none"
     jitter_ms: int = 0
-    feedback: bool = False  # the executor reports the end of every run
-    timeout: int = 3_600_000  # milliseconds that this is waited for
+    feedback: bool = False  # the executor reports the outcome of every run
+    timeout: int = 3_600_000  # how long that report is awaited, in milliseconds
 
 
 class Registrar:
-    """Defines the schedules of workflows, and reads them back."""
+    """Defines, changes and lists the schedules of workflows."""
 
     def __init__(
         self,
@@ -78,19 +78,18 @@ class Registrar:
     ) -> None:
         self._service, self._defaults, self._new_id = service, defaults, new_id
 
-    async def upsert_schedule(self, given: Fields) -> dict[str, object]:
-        """Define a schedule; return its `schedule_id`, made here unless given, and `next_run_at`.
+    async def upsert_schedule(self, values: Fields) -> dict[str, object]:
+        """Define a schedule; return its `schedule_id`, generated unless given, and `next_run_at`.
 
-        What is left out is at its default. A schedule that is paused stays so, and no tick of the
-        past starts because of it.
+        Omitted fields get their defaults. A paused schedule stays paused, and no past tick starts.
         """
-        schedule = self.read(given)
+        schedule = self.read(values)
         for left in reversed(range(TRIES)):
-            there = await self.check_free([schedule])
-            row = there.get(schedule.schedule_id)
+            existing = await self.check_free([schedule])
+            row = existing.get(schedule.schedule_id)
             source = SOURCE if row is None else row.source
             try:
-                (found,) = await self.put([schedule], there, source=source)
+                (found,) = await self.put([schedule], existing, source=source)
             except ChangedSince:
                 if not left:
                     raise
@@ -99,51 +98,51 @@ class Registrar:
         raise AssertionError("the last try returns, or raises")
 
     async def check_free(self, schedules: Iterable[Schedule]) -> dict[str, ScheduleRow]:
-        """Return what has the ids of schedules by now; what is another's is not theirs to take."""
+        """Return the existing schedules with these ids; refuse ids that others use."""
         users = {each.schedule_id: each.target.fields["user_id"] for each in schedules}
         rows = await self._service.schedules(ScheduleFilter(ids=list(users))) if users else []
         for row in rows:
             if row.source not in SOURCES:
-                problem = f"{shown(row.schedule_id)} is there, and of no workflow"
-                raise InvalidSchedule("schedule_id", problem, hint="another id")
-            whose = _told(row)["user_id"] if _is_workflow(row) else users[row.schedule_id]
-            if whose != users[row.schedule_id]:
-                problem = f"{shown(row.schedule_id)} is of {shown(whose)}"
-                hint = "another schedule_id, or delete that one first"
+                problem = f"{shown(row.schedule_id)} exists already and is not a workflow"
+                raise InvalidSchedule("schedule_id", problem, hint="choose another id")
+            owner = _fields_of(row)["user_id"] if _is_workflow(row) else users[row.schedule_id]
+            if owner != users[row.schedule_id]:
+                problem = f"{shown(row.schedule_id)} belongs to {shown(owner)}"
+                hint = "choose another schedule_id, or delete that one first"
                 raise InvalidSchedule("user_id", problem, hint=hint)
         return {row.schedule_id: row for row in rows}
 
     async def put(
         self,
         schedules: Sequence[Schedule],
-        there: Mapping[str, ScheduleRow],
+        existing: Mapping[str, ScheduleRow],
         *,
         source: str,
         remove: Iterable[ScheduleRow] = (),
     ) -> list[dict[str, object]]:
-        """Define schedules of one user and take others away, all or none; return the former.
+        """Define and delete schedules of one user, all or none; return the defined ones.
 
-        It is refused with ChangedSince if they are not as they were found to be, `there`.
+        Raises ChangedSince if the schedules are no longer as in `existing`.
         """
         users = {str(each.target.fields["user_id"]) for each in schedules}
         assert len(users) <= 1, "they are of one user"
         ids = [each.schedule_id for each in schedules]
-        gone = {row.schedule_id: row.revision for row in remove}
-        found = {name: there[name].revision if name in there else None for name in ids}
+        removed = {row.schedule_id: row.revision for row in remove}
+        revisions = {name: existing[name].revision if name in existing else None for name in ids}
         await self._service.define(
             schedules,
             source=source,
             user_id=next(iter(users), ""),
-            remove=list(gone),
-            expected={**gone, **found},
+            remove=list(removed),
+            expected={**removed, **revisions},
         )
         rows = {
             row.schedule_id: row for row in await self._service.schedules(ScheduleFilter(ids=ids))
         }
         return [_registered(name, rows.get(name)) for name in ids]
 
-    async def pause_schedule(self, schedule_id: str, paused: bool) -> None:  # noqa: FBT001 - as its users call it
-        """Let a schedule rest, or go on from now."""
+    async def pause_schedule(self, schedule_id: str, paused: bool) -> None:  # noqa: FBT001 - a documented signature
+        """Pause a schedule, or resume it from now on."""
         if not isinstance(paused, bool):
             problem = f"{shown(paused)} is neither true nor false"
             raise InvalidSchedule("paused", problem, hint="true")
@@ -155,53 +154,53 @@ class Registrar:
             await self._service.resume(schedule_id)
 
     async def delete_schedule(self, schedule_id: str) -> None:
-        """Take a schedule away; its started runs finish."""
+        """Delete a schedule; its started runs finish."""
         check_may(self._service, "define")
         await self._row(schedule_id)
         await self._service.delete(schedule_id)
 
     async def get_schedule(self, schedule_id: str) -> dict[str, object]:
-        """Return a `schedule`, and when it fires next: as `preview`, and as `next_fire_times`."""
+        """Return a schedule and its next ticks, as `preview` and as `next_fire_times`."""
         row = await self._row(schedule_id)
         coming: list[int] = []
         if row.next_run_at is not None:
             trigger = from_definition(row.schedule_id, row.definition).trigger
             coming = trigger.upcoming(row.next_run_at - 1, PREVIEW)
         preview = [rfc3339(tick) for tick in coming]
-        return {"schedule": _told(row), "preview": preview, "next_fire_times": preview}
+        return {"schedule": _fields_of(row), "preview": preview, "next_fire_times": preview}
 
     async def list_schedules(
         self, *, user_id: str | None = None, workflow_id: str | None = None, limit: int = 100
     ) -> list[dict[str, object]]:
-        """Return schedules by id: of a user, of a workflow, or all, up to `limit`."""
+        """Return up to `limit` schedules by id, of a user, of a workflow, or all."""
         wanted = {"user_id": user_id, "workflow_id": workflow_id}
         found: dict[str, dict[str, object]] = {}
         most = _limit(limit)
         for source in SOURCES:
-            fitting = 0
+            matching = 0
             async for row in self._of_source(source):
-                told = _told(row)
-                if all(value in (None, told[name]) for name, value in wanted.items()):
-                    found[row.schedule_id] = told
-                    fitting += 1
-                if fitting == most:
+                fields = _fields_of(row)
+                if all(value in (None, fields[name]) for name, value in wanted.items()):
+                    found[row.schedule_id] = fields
+                    matching += 1
+                if matching == most:
                     break
         return [found[name] for name in sorted(found)][:most]
 
     async def deployed(self, workflow_id: str, user_id: str) -> list[ScheduleRow]:
-        """Return the schedules that deploying a workflow of a user has made."""
-        begin = f"{workflow_id}/"
+        """Return the schedules that deploying a workflow of a user has defined."""
+        prefix = f"{workflow_id}/"
         found: list[ScheduleRow] = []
-        async for row in self._of_source(DEPLOYED, after=begin):
-            if not row.schedule_id.startswith(begin):
+        async for row in self._of_source(DEPLOYED, after=prefix):
+            if not row.schedule_id.startswith(prefix):
                 break
-            told = _told(row)
-            if (told["workflow_id"], told["user_id"]) == (workflow_id, user_id):
+            fields = _fields_of(row)
+            if (fields["workflow_id"], fields["user_id"]) == (workflow_id, user_id):
                 found.append(row)
         return found
 
     async def _of_source(self, source: str, *, after: str = "") -> AsyncIterator[ScheduleRow]:
-        """Yield schedules of workflows by id: those later than `after`."""
+        """Yield schedules of workflows by id, after `after`."""
         while rows := await self._service.schedules(
             ScheduleFilter(source=source), after=after, limit=PAGE
         ):
@@ -212,47 +211,47 @@ class Registrar:
             after = rows[-1].schedule_id
 
     async def runs(self, schedule_id: str, *, limit: int = 10) -> list[dict[str, object]]:
-        """Return the last runs of a schedule, the latest first."""
+        """Return the last runs of a schedule, latest first."""
         await self._row(schedule_id)
         which = RunFilter(check_id(schedule_id))
-        return [_told_of_run(row) for row in await self._service.runs(which, limit=_limit(limit))]
+        return [_run_fields(row) for row in await self._service.runs(which, limit=_limit(limit))]
 
     async def _row(self, schedule_id: str) -> ScheduleRow:
-        """Return a schedule of this system; those of others are not here."""
+        """Return a schedule of this system; those of other systems are not found."""
         row = await self._service.schedule(check_id(schedule_id))
         if not _is_workflow(row):
             raise NoSuchSchedule(schedule_id)
         return row
 
-    def read(self, given: Fields) -> Schedule:
-        """Return the schedule that these fields ask for, or refuse them."""
+    def read(self, values: Fields) -> Schedule:
+        """Return the schedule of these fields, or refuse them."""
         default = self._defaults
-        given = check_given(given, default)
-        jitter = given.get("jitter_ms", default.jitter_ms)
-        assert isinstance(jitter, int), "it was checked"
-        overlap = str(given.get("overlap_policy", default.overlap_policy))
-        catchup = CATCHUP[str(given.get("catchup_policy", default.catchup_policy))]
+        values = check_given(values, default)
+        jitter = values.get("jitter_ms", default.jitter_ms)
+        assert isinstance(jitter, int), "check_given accepted it"
+        overlap = str(values.get("overlap_policy", default.overlap_policy))
+        catchup = CATCHUP[str(values.get("catchup_policy", default.catchup_policy))]
         fields = {
-            **self._held_to(overlap, catchup),
-            "cron": given["cron_expr"],
-            "timezone": given["timezone"],
+            **self._policy(overlap, catchup),
+            "cron": values["cron_expr"],
+            "timezone": values["timezone"],
             "run": {
-                "workflow": given["workflow_id"],
-                "version": given["version"],
-                "user_id": given["user_id"],
+                "workflow": values["workflow_id"],
+                "version": values["version"],
+                "user_id": values["user_id"],
             },
             "jitter": f"{jitter}ms",
             "jitter_around": jitter > 0,
         }
-        fields |= {name: given[name] for name in ("start_at", "end_at") if name in given}
-        schedule_id = given.get("schedule_id")
-        with renamed_errors(WORDS):
+        fields |= {name: values[name] for name in ("start_at", "end_at") if name in values}
+        schedule_id = values.get("schedule_id")
+        with renamed_errors(FIELD_NAMES):
             return read_schedule(
                 self._new_id() if schedule_id is None else check_id(schedule_id), fields
             )
 
-    def _held_to(self, overlap: str, catchup: str) -> dict[str, object]:
-        """Return the policy that follows from these two and from the settings."""
+    def _policy(self, overlap: str, catchup: str) -> dict[str, object]:
+        """Return the policy that results from these two and from the settings."""
         found = {**POLICY, "overlap": overlap, "catchup": catchup}
         if overlap == "queue":
             found["queue_limit"] = LONGEST_QUEUE
@@ -262,83 +261,87 @@ class Registrar:
             found["timeout"] = f"{self._defaults.timeout // 1000}s"
         return found
 
-    async def hold_to_settings(self) -> None:
-        """Have the schedules that are there be retried, timed out and queued as settings say.
+    async def apply_settings(self) -> None:
+        """Bring the retries, timeouts and queues of stored schedules in line with the settings.
 
-        Nothing fires because of it, and what is paused stays so. What is so already is not written,
-        and what somebody has edited elsewhere is left to them.
+        Nothing fires because of it, and paused schedules stay paused. Schedules that were edited
+        elsewhere are left unchanged.
         """
         for source in SOURCES:
             found: dict[str, list[ScheduleRow]] = {}
             async for row in self._of_source(source):
-                if not row.is_edited and self._as_held(row) is not None:
+                if not row.is_edited and self._with_settings(row) is not None:
                     found.setdefault(row.user_id, []).append(row)
             for rows in found.values():
                 for n in range(0, len(rows), PAGE):
-                    await self._hold(rows[n : n + PAGE])
+                    await self._define(rows[n : n + PAGE])
 
-    async def _hold(self, rows: Sequence[ScheduleRow]) -> None:
-        """Define schedules of one user as settings say: all, or each by itself if some changed."""
+    async def _define(self, rows: Sequence[ScheduleRow]) -> None:
+        """Define schedules of one user by the settings: together, or one by one on a conflict."""
         try:
             await self._service.define(
-                [held for row in rows if (held := self._as_held(row)) is not None],
+                [each for row in rows if (each := self._with_settings(row)) is not None],
                 source=rows[0].source,
                 user_id=rows[0].user_id,
                 expected={row.schedule_id: row.revision for row in rows},
             )
         except (ChangedSince, InvalidSchedule) as refused:
             for row in rows if len(rows) > 1 else ():
-                await self._hold([row])
+                await self._define([row])
             if len(rows) == 1:
-                log.warning("%s is not held to the settings: %s", rows[0].schedule_id, refused)
+                log.warning(
+                    "%s could not be brought in line with the settings: %s",
+                    rows[0].schedule_id,
+                    refused,
+                )
 
-    def _as_held(self, row: ScheduleRow) -> Schedule | None:
-        """Return what a schedule becomes by the settings, unless it is so."""
+    def _with_settings(self, row: ScheduleRow) -> Schedule | None:
+        """Return a schedule with the policy of the settings, or None if it has that already."""
         schedule = from_definition(row.schedule_id, row.definition)
         policy = schedule.policy
-        said = read_policy(self._held_to(policy.overlap, policy.catchup))
-        held = replace(policy, **{name: getattr(said, name) for name in OF_SETTINGS})
-        return None if held == policy else msgspec.structs.replace(schedule, policy=held)
+        wanted = read_policy(self._policy(policy.overlap, policy.catchup))
+        changed = replace(policy, **{name: getattr(wanted, name) for name in OF_SETTINGS})
+        return None if changed == policy else msgspec.structs.replace(schedule, policy=changed)
 
 
-def check_given(given: Fields, default: WorkflowDefaults = WorkflowDefaults()) -> Fields:
-    """Return the fields of an upsert that are not null, or refuse what can be seen to be wrong."""
+def check_given(values: Fields, default: WorkflowDefaults = WorkflowDefaults()) -> Fields:
+    """Return the fields of an upsert that are not null, or refuse invalid ones."""
     try:
-        check_fields(given, REQUIRED | OPTIONAL)
+        check_fields(values, REQUIRED | OPTIONAL)
     except InvalidSchedule as refused:
         if refused.field != "paused":
             raise
-        hint = "pause_schedule, or POST /schedules/pause: an upsert leaves that as it is"
+        hint = "pause_schedule, or POST /schedules/pause: an upsert does not change it"
         raise InvalidSchedule(refused.field, refused.problem, hint=hint) from None
-    given = {name: value for name, value in given.items() if value is not None}
-    for name in sorted(REQUIRED - given.keys(), key=list(REQUIRED_IN_ORDER).index):
+    values = {name: value for name, value in values.items() if value is not None}
+    for name in sorted(REQUIRED - values.keys(), key=list(REQUIRED_IN_ORDER).index):
         what = REQUIRED_IN_ORDER[name]
         raise InvalidSchedule(name, "it is missing", hint=f"{what} is needed")
-    check_workflow(given["workflow_id"], given["version"])
+    check_workflow(values["workflow_id"], values["version"])
     for name in ("user_id", "cron_expr", "timezone"):
-        check_text(name, given[name])
-    check_free_of_routes(given.get("schedule_id"))
-    jitter = given.get("jitter_ms", default.jitter_ms)
+        check_text(name, values[name])
+    check_free_of_routes(values.get("schedule_id"))
+    jitter = values.get("jitter_ms", default.jitter_ms)
     if type(jitter) is not int or not 0 <= jitter <= LONGEST_JITTER:
         hint = f"milliseconds, 0 to {LONGEST_JITTER}"
-        raise InvalidSchedule("jitter_ms", f"{shown(jitter)} is no such number", hint=hint)
-    check_one_of("overlap_policy", OVERLAP, given.get("overlap_policy", default.overlap_policy))
-    check_one_of("catchup_policy", CATCHUP, given.get("catchup_policy", default.catchup_policy))
+        raise InvalidSchedule("jitter_ms", f"{shown(jitter)} is not a valid number", hint=hint)
+    check_one_of("overlap_policy", OVERLAP, values.get("overlap_policy", default.overlap_policy))
+    check_one_of("catchup_policy", CATCHUP, values.get("catchup_policy", default.catchup_policy))
     for name in ("start_at", "end_at"):
-        if not isinstance(given.get(name, ""), str):
-            check_text(name, given[name])
-    return given
+        if not isinstance(values.get(name, ""), str):
+            check_text(name, values[name])
+    return values
 
 
 def check_free_of_routes(schedule_id: object) -> None:
-    """Refuse an id that could be had by no route, as another is there."""
+    """Refuse an id whose URL is another route."""
     if schedule_id in TAKEN:
-        problem = f"/schedules/{schedule_id} is something else"
-        raise InvalidSchedule("schedule_id", problem, hint="another id")
+        problem = f"/schedules/{schedule_id} is another route"
+        raise InvalidSchedule("schedule_id", problem, hint="choose another id")
 
 
 def check_may(service: Service, scope: Literal["read", "operate", "define"]) -> None:
-    """Refuse whoever may not do this, before they are told what is there."""
+    """Refuse a caller without the scope, before anything is read."""
     caller = service.caller
     if not caller.may(scope):
         problem = f"{caller.name or 'this caller'} may {caller.scope}, not {scope}"
@@ -346,7 +349,7 @@ def check_may(service: Service, scope: Literal["read", "operate", "define"]) -> 
 
 
 def check_one_of(name: str, known: Iterable[str], value: object) -> None:
-    """Refuse what is none of those that are known, which are called after the field's last part."""
+    """Refuse an unknown value; the message uses the last part of the field's name."""
     names = list(known)
     if not isinstance(value, str) or value not in names:
         problem = f"no {name.rpartition('_')[2]} is called {shown(value)}"
@@ -355,31 +358,31 @@ def check_one_of(name: str, known: Iterable[str], value: object) -> None:
 
 def _limit(limit: int) -> int:
     if type(limit) is not int or not 1 <= limit <= MOST_LISTED:
-        problem = f"{shown(limit)} is no such number"
+        problem = f"{shown(limit)} is not a valid number"
         raise InvalidSchedule("limit", problem, hint=f"1 to {MOST_LISTED}")
     return limit
 
 
 def _is_workflow(row: ScheduleRow) -> bool:
-    """Whether a schedule is of this system, and has not been made into another since."""
+    """Return whether a schedule belongs to this system and still runs a workflow."""
     try:
         kind = from_definition(row.schedule_id, row.definition).target.kind
-    except InvalidSchedule:  # it cannot be read any more, which is told elsewhere
+    except InvalidSchedule:  # unreadable, which is reported elsewhere
         return False
     return row.source in SOURCES and kind == "workflow"
 
 
 def _registered(schedule_id: str, row: ScheduleRow | None) -> dict[str, object]:
-    """Return what is told of a schedule that was put there; if it is gone since, it never fires."""
+    """Return the result of an upsert; without `next_run_at` if the schedule was deleted since."""
     next_run_at = None if row is None else schedule_fields(row).next_run_at
     return {"schedule_id": schedule_id, "next_run_at": next_run_at}
 
 
-def _told(row: ScheduleRow) -> dict[str, object]:
-    """Return a row in the words of this system; of what it has no word for, that of the core."""
-    fields, told = msgspec.json.decode(row.definition), schedule_fields(row)
+def _fields_of(row: ScheduleRow) -> dict[str, object]:
+    """Return a row with the fields of this system; unknown values stay as they are."""
+    fields, core = msgspec.json.decode(row.definition), schedule_fields(row)
     policy, run = from_definition(row.schedule_id, row.definition).policy, fields["run"]
-    known = {theirs: ours for ours, theirs in CATCHUP.items()}
+    names = {theirs: ours for ours, theirs in CATCHUP.items()}
     return {
         "schedule_id": row.schedule_id,
         "workflow_id": run["workflow"],
@@ -389,44 +392,44 @@ def _told(row: ScheduleRow) -> dict[str, object]:
         "timezone": fields.get("timezone", "UTC"),
         "start_at": fields.get("start_at"),
         "end_at": fields.get("end_at"),
-        "next_run_at": told.next_run_at,
+        "next_run_at": core.next_run_at,
         "paused": row.paused,
         "jitter_ms": policy.jitter,
         "overlap_policy": policy.overlap,
-        "catchup_policy": known.get(policy.catchup, policy.catchup),
-        "updated_at": told.updated_at,
+        "catchup_policy": names.get(policy.catchup, policy.catchup),
+        "updated_at": core.updated_at,
     }
 
 
-def _told_of_run(row: RunRow) -> dict[str, object]:
-    """Return a run in the words of this system, which calls what was canceled by what it did."""
-    told, status = run_fields(row), row.status
+def _run_fields(row: RunRow) -> dict[str, object]:
+    """Return a run with the fields of this system, which has no status for canceled runs."""
+    core, status = run_fields(row), row.status
     if status == Status.CANCELED:
         status = Status.SKIPPED if row.started_at is None else Status.FAILED
     result = row.result if isinstance(row.result, Mapping) else {}
-    named = row.external_id or result.get("run_id")
+    run_id = row.external_id or result.get("run_id")
     return {
-        "idempotency_key": told.idempotency_key,
+        "idempotency_key": core.idempotency_key,
         "schedule_id": row.schedule_id,
-        "run_at": told.run_at,
+        "run_at": core.run_at,
         "status": str(status),
-        "run_id": None if named is None else str(named),
+        "run_id": None if run_id is None else str(run_id),
         "number": row.run_id,
         "tick_count": row.tick_count,
-        "first_run_at": told.first_run_at,
+        "first_run_at": core.first_run_at,
         "reason": row.reason,
         "error": row.error,
-        "created_at": told.created_at,
-        "updated_at": told.updated_at,
+        "created_at": core.created_at,
+        "updated_at": core.updated_at,
     }
 
 
 REQUIRED_IN_ORDER = {
-    "workflow_id": "a text",
+    "workflow_id": "a string",
     "version": "a whole number",
-    "user_id": "a text",
-    "cron_expr": "a text",
-    "timezone": "a text",
+    "user_id": "a string",
+    "cron_expr": "a string",
+    "timezone": "a string",
 }
 REQUIRED = frozenset(REQUIRED_IN_ORDER)
 OPTIONAL = frozenset(
@@ -434,7 +437,7 @@ OPTIONAL = frozenset(
 )
 OVERLAP = ("allow", "skip", "queue")
 CATCHUP = {"none": "none", "fire_immediately": "all", "spread": "spread"}
-WORDS = {
+FIELD_NAMES = {
     "cron": "cron_expr",
     "overlap": "overlap_policy",
     "jitter": "jitter_ms",

@@ -1,4 +1,4 @@
-"""The run launcher: loads the DAG of a workflow, and hands it to the executor."""
+"""The run launcher: loads the DAG of a workflow and hands it to the executor."""
 
 import asyncio
 import logging
@@ -15,13 +15,13 @@ from onbeat.systems.workflows.store import DirectoryStore, WorkflowStore, check_
 
 log = logging.getLogger("onbeat.workflows")
 
-TRIES = 4  # the first, and three more
+TRIES = 4  # one, and three retries
 BETWEEN = 1.0  # seconds
-KEY = re.compile(r"[!-~]{1,200}")  # as a header takes it
+KEY = re.compile(r"[!-~]{1,200}")  # a valid header value
 
 
 class RunLauncher:
-    """Hands the DAGs of a store to an executor; without one it launches nothing."""
+    """Hands stored DAGs to an executor; without one it launches nothing."""
 
     def __init__(
         self,
@@ -35,12 +35,12 @@ class RunLauncher:
 
     @property
     def has_executor(self) -> bool:
-        """Whether anybody here runs DAGs."""
+        """Whether this process can run DAGs."""
         return self._executor is not None
 
     @property
     def imports_code(self) -> bool:
-        """Whether the nodes of a DAG name functions, which are imported where it runs."""
+        """Whether the nodes of a DAG name functions, which are imported where they run."""
         return isinstance(self._executor, RayExecutor)
 
     async def start(
@@ -53,22 +53,22 @@ class RunLauncher:
         *,
         inputs: Mapping[str, object] | None = None,
     ) -> bool:
-        """Hand a workflow over, with a few quick tries; return whether the executor has it.
+        """Hand a workflow over, with a few quick retries; return whether the executor has it.
 
-        False is that there is no such DAG, or that the executor would not have it.
+        False: the DAG does not exist, or the executor refused it.
         """
-        given = check_start(
+        checked = check_start(
             workflow_id, version, user_id, scheduled_for, idempotency_key, inputs=inputs
         )
         for left in reversed(range(TRIES)):
-            outcome = await self.hand_over(*given, inputs=inputs)
+            outcome = await self.hand_over(*checked, inputs=inputs)
             if isinstance(outcome, (Succeeded, Accepted)):
                 return True
-            told = outcome.error if isinstance(outcome, Failed) else type(outcome).__name__
+            problem = outcome.error if isinstance(outcome, Failed) else type(outcome).__name__
             if not (left and isinstance(outcome, Failed) and outcome.retryable):
                 break
             await self._sleep(BETWEEN)
-        log.warning("%s v%s for %s was not started: %s", workflow_id, version, user_id, told)
+        log.warning("%s v%s for %s was not started: %s", workflow_id, version, user_id, problem)
         return False
 
     async def hand_over(
@@ -82,32 +82,32 @@ class RunLauncher:
         owner: str = "",
         inputs: Mapping[str, object] | None = None,
     ) -> Outcome:
-        """Hand a workflow over, once; return what came of it.
+        """Hand a workflow over, once, and return the outcome.
 
-        Its DAG is the user's, or of the `owner` of the schedule, or nobody's: never another's.
+        The DAG is that of the user, of the `owner` of the schedule, or one without an owner.
         """
         if self._executor is None:
             hint = "workflows_executor, or a function: @beat.executor"
-            raise InvalidSettings("workflows_executor", "nobody here runs DAGs", hint=hint)
+            raise InvalidSettings("workflows_executor", "this process runs no DAGs", hint=hint)
         now = rfc3339_ms(self._clock.now())
         try:
             users = [each for each in (user_id, owner) if each]
             dag = await self.store.load_dag(workflow_id, version, users=users)
             if dag is None:
-                problem = f"there is no DAG of {workflow_id} v{version} ({self._where()})"
+                problem = f"no DAG of {workflow_id} v{version} ({self._where()})"
                 return Failed(problem, "invalid_target", retryable=False)
             meta = Meta(user_id, rfc3339(run_at), key, now, inputs=inputs or None)
             return await self._executor.run(dag, meta)
         except InvalidSchedule as refused:
             return Failed(str(refused), "invalid_target", retryable=False)
-        except OnbeatError as broken:  # the database does not answer
+        except OnbeatError as broken:  # such as no answer of the database
             return Failed(str(broken), "launch_failed")
 
     def _where(self) -> str:
-        """Return how there would be a DAG."""
+        """Return how to provide a DAG."""
         if isinstance(self.store, DirectoryStore):
             return f"no such file in {self.store.folder}"
-        return "POST /schedules/deploy puts it there"
+        return "deploy it with POST /schedules/deploy"
 
 
 def check_start(
@@ -119,20 +119,20 @@ def check_start(
     *,
     inputs: object = None,
 ) -> tuple[str, int, str, int, str]:
-    """Return what is to be started, with the planned time in seconds; or refuse it."""
+    """Return the checked arguments, with the planned time in seconds; or refuse them."""
     check_workflow(workflow_id, version)
     check_text("user_id", user_id)
     if not isinstance(key, str) or not KEY.fullmatch(key):
         hint = "1 to 200 letters, digits and signs, without spaces"
-        raise InvalidSchedule("idempotency_key", f"{shown(key)} is no key", hint=hint)
+        raise InvalidSchedule("idempotency_key", f"{shown(key)} is not a key", hint=hint)
     if inputs is not None and not (isinstance(inputs, Mapping) and json_can_say(inputs)):
         problem = f"{shown(inputs)} is not an object of JSON"
         raise InvalidSchedule("inputs", problem, hint='{"limit": 100}')
     if not isinstance(scheduled_for, str):
         hint = "such as 2026-12-01T09:00:00Z"
-        raise InvalidSchedule("scheduled_for", f"{shown(scheduled_for)} is not a text", hint=hint)
+        raise InvalidSchedule("scheduled_for", f"{shown(scheduled_for)} is not a string", hint=hint)
     with naming("scheduled_for"):
         run_at = parse_instant(scheduled_for)
-    assert isinstance(workflow_id, str), "it was checked"
-    assert isinstance(version, int), "it was checked"
+    assert isinstance(workflow_id, str), "checked above"
+    assert isinstance(version, int), "checked above"
     return workflow_id, version, str(user_id), run_at, key

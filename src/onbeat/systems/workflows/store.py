@@ -1,6 +1,6 @@
-"""Where the DAGs of workflows are: as files of a folder, or in the database.
+"""Stores for the DAGs of workflows: files of a folder, or documents in the database.
 
-A DAG is JSON that nobody here looks into. What was saved is there, whole, or what was there before.
+A DAG is JSON that is not interpreted here. It is replaced atomically.
 """
 
 import asyncio
@@ -22,78 +22,78 @@ from onbeat.files.atomic import replace_file, sync_folder
 from onbeat.files.regular import read_regular
 from onbeat.ports.rows import DocumentRow
 
-KIND = "workflow"  # of documents in the database
+KIND = "workflow"  # document kind
 LONGEST_NAME = 240  # bytes of the name of a file: most systems allow 255
 LONGEST_ID = 200
-PAGE = 100  # documents that are looked at together
+PAGE = 100  # documents that are read together
 LONGEST_FILE = 1024 * 1024  # bytes, as in the database
-FOR_ALL = 0o644  # the mode of a new file: executors may read it, too
-HIGHEST_VERSION = 2**53 - 1  # what every reader of JSON takes for a whole number
-UNFIT = re.compile(r"[/%\0]|^\.")  # what the name of a file cannot have, or begin with
+FOR_ALL = 0o644  # the mode of a new file, so that executors can read it
+HIGHEST_VERSION = 2**53 - 1  # the largest integer that all JSON parsers read exactly
+UNFIT = re.compile(r"[/%\0]|^\.")  # characters that are escaped in file names
 
 Dag = Mapping[str, object]
 
 
 class DagRow(NamedTuple):
-    """A version of a workflow that is kept, without its DAG."""
+    """A stored version of a workflow, without its DAG."""
 
     workflow_id: str
     version: int
-    user_id: str  # whose it is; empty: everybody's
+    user_id: str  # the owner; empty: all users
     updated_at: int  # milliseconds
-    name: str  # where a list goes on after it
+    name: str  # where the next page of a list begins
 
 
 class WorkflowStore(Protocol):
-    """Keeps the DAGs of workflows, by id and version."""
+    """Stores the DAGs of workflows, by id and version."""
 
     async def load_dag(
         self, workflow_id: str, version: int, *, users: Iterable[str] | None = None
     ) -> Dag | None:
-        """Return a DAG, or None if there is none; one that is no JSON is refused.
+        """Return a DAG, or None if it does not exist; raise InvalidSchedule if it is not JSON.
 
-        With `users` it is the one of the first of them who has it, or else nobody's in particular.
+        With `users`, return the DAG of the first user who has one, else the one without an owner.
         """
 
     async def save_dag(
         self, workflow_id: str, version: int, dag: Dag, *, user_id: str = ""
     ) -> None:
-        """Keep a DAG, durably, in place of what has this id and version by now.
+        """Store a DAG durably, replacing one with this id and version.
 
-        It is `user_id`'s, if that is said and there are owners here: each has their own.
+        It is stored for `user_id`, if given and if the store has owners.
         """
 
     async def list_dags(
         self, *, workflow_id: str | None = None, after: str = "", limit: int = PAGE
     ) -> list[DagRow]:
-        """Return the versions that are kept, by name: of one workflow or of all, after `after`."""
+        """Return the stored versions by name, of one workflow or of all, after `after`."""
 
     async def delete_dag(self, workflow_id: str, version: int, *, user_id: str = "") -> bool:
-        """Delete the DAG of this owner, durably; return whether it was there."""
+        """Delete the DAG of this owner durably; return whether it existed."""
 
 
 class Documents(Protocol):
-    """What keeps JSON by name: a store has it, and so do the use cases."""
+    """Documents by kind and name, as a store and the service have them."""
 
     async def keep(self, kind: str, name: str, body: object, *, user_id: str = "") -> None:
-        """Keep it in place of what has this name; what is new is of this owner."""
+        """Store a document, replacing its predecessor; a new one belongs to `user_id`."""
 
     async def kept(self, kind: str, name: str) -> DocumentRow | None:
-        """Return what has this name."""
+        """Return the document of this name."""
 
     async def kept_all(
         self, kind: str, *, after: str = "", limit: int | None = None
     ) -> list[DocumentRow]:
-        """Return what is kept of a kind by name: those later than `after`, up to `limit`."""
+        """Return the documents of a kind by name, after `after`, up to `limit`."""
 
     async def forget(self, kind: str, name: str) -> bool:
-        """Delete what has this name; return whether it was there."""
+        """Delete the document of this name; return whether it existed."""
 
 
 class DatabaseStore:
-    """DAGs beside schedules, in the same database. No owner has the DAG of another.
+    """DAGs in the database, beside the schedules. Each owner has separate DAGs.
 
-    `owner` is whose those are that whoever asks keeps, whatever they say.
+    `owner` is the owner of all DAGs that the caller saves.
     """
 
     def __init__(self, documents: Documents, *, owner: str = "") -> None:
@@ -104,7 +104,7 @@ class DatabaseStore:
     ) -> Dag | None:
         name = name_of(workflow_id, version)
         if users is None:
-            found = await self._whosever(name, workflow_id)
+            found = await self._of_any_owner(name, workflow_id)
         else:
             found = await self._of_first(name, [*dict.fromkeys(users), ""])
         return None if found is None else check_dag(found.body)
@@ -118,19 +118,19 @@ class DatabaseStore:
     async def list_dags(
         self, *, workflow_id: str | None = None, after: str = "", limit: int = PAGE
     ) -> list[DagRow]:
-        begin = "" if workflow_id is None else quote(f"{workflow_id}_v", safe="/ ")
+        prefix = "" if workflow_id is None else quote(f"{workflow_id}_v", safe="/ ")
         found: list[DagRow] = []
-        after = max(after, begin)
+        after = max(after, prefix)
         while rows := await self._documents.kept_all(KIND, after=after, limit=PAGE):
             for row in rows:
-                name, _, _ = row.name.partition(OF)
+                name, _, _ = row.name.partition(OWNER_MARK)
                 which = _version_of(unquote(name))
                 if which is not None and workflow_id in (None, which[0]):
                     found.append(DagRow(*which, row.user_id, row.updated_at, row.name))
                 if len(found) == limit:
                     return found
             after = rows[-1].name
-            if not after.startswith(begin):
+            if not after.startswith(prefix):
                 break
         return found
 
@@ -146,33 +146,33 @@ class DatabaseStore:
                 return found
         return None
 
-    async def _whosever(self, name: str, workflow_id: str) -> DocumentRow | None:
-        """Return the own, else nobody's, else the one that there is, for whoever sees it."""
+    async def _of_any_owner(self, name: str, workflow_id: str) -> DocumentRow | None:
+        """Return the caller's DAG, else the one without an owner, else the only other one."""
         found = await self._of_first(name, [self._owner, ""])
         if found is not None:
             return found
-        begin, after = owned_name(name, "") + OF, ""
+        prefix, after = owned_name(name, "") + OWNER_MARK, ""
         own: list[DocumentRow] = []
         while rows := await self._documents.kept_all(KIND, after=after, limit=PAGE):
-            own += [row for row in rows if row.name.startswith(begin)]
+            own += [row for row in rows if row.name.startswith(prefix)]
             after = rows[-1].name
         if len(own) > 1:
-            problem = f"several users have {shown(workflow_id)}"
+            problem = f"several users have a workflow {shown(workflow_id)}"
             raise InvalidSchedule("users", problem, hint=f"users=[{own[0].user_id!r}]")
         return own[0] if own else None
 
 
 class DirectoryStore:
-    """DAGs as files: `{workflow_id}_v{version}.json`. Others may put files there, too.
+    """DAGs as files: `{workflow_id}_v{version}.json`. Other programs may add files.
 
-    They are nobody's in particular.
+    Files have no owner.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).expanduser()
 
-    def is_there(self) -> bool:
-        """Return whether there is such a folder."""
+    def exists(self) -> bool:
+        """Return whether the folder exists."""
         return self.folder.is_dir()
 
     async def load_dag(
@@ -194,7 +194,7 @@ class DirectoryStore:
     ) -> None:
         text = msgspec.json.format(msgspec.json.encode(check_dag(dag)), indent=2)
         if len(text) >= LONGEST_FILE:
-            raise InvalidSchedule("dag", "it is too long", hint="1 MiB at most")
+            raise InvalidSchedule("dag", "the DAG is too long", hint="1 MiB at most")
         await asyncio.to_thread(self._write, self.path_of(workflow_id, version), text + b"\n")
 
     async def list_dags(
@@ -212,7 +212,7 @@ class DirectoryStore:
         return await asyncio.to_thread(self._delete, self.path_of(workflow_id, version))
 
     def path_of(self, workflow_id: str, version: int) -> Path:
-        """Return the file of a DAG, in this folder whatever the id is."""
+        """Return the file of a DAG, which is in this folder for any id."""
         name = UNFIT.sub(lambda found: f"%{ord(found[0]):02X}", name_of(workflow_id, version))
         if len(name.encode()) > LONGEST_NAME:
             problem = f"{shown(workflow_id)} is too long for the name of a file"
@@ -234,7 +234,7 @@ class DirectoryStore:
             raise InvalidSchedule("dag", problem, hint='{"nodes": [...]}') from None
 
     def _list(self, workflow_id: str | None, after: str, limit: int) -> list[DagRow]:
-        """Return the files that are DAGs by their names; what has another name is left out."""
+        """Return the files that are DAGs by their names; other files are ignored."""
         found: list[DagRow] = []
         try:
             names = [each.name for each in os.scandir(self.folder) if each.is_file()]
@@ -249,7 +249,7 @@ class DirectoryStore:
             if which is None or workflow_id not in (None, which[0]):
                 continue
             path = self.folder / f"{stem}.json"
-            with suppress(OSError, InvalidSchedule):  # it is gone by now, or cannot be one's name
+            with suppress(OSError, InvalidSchedule):  # deleted since, or not a valid name
                 if self.path_of(*which) == path:
                     at = path.stat().st_mtime_ns // 1_000_000
                     found.append(DagRow(*which, "", at, stem))
@@ -278,7 +278,7 @@ class DirectoryStore:
 
 
 def _read_regular(path: Path) -> bytes:
-    """Return what is in a file; what is none, or too long, is refused and waited for by nobody."""
+    """Return the content of a file; refuse a file that is too long or not regular."""
     try:
         return read_regular(path, most=LONGEST_FILE)
     except OSError as broken:
@@ -291,17 +291,17 @@ def _read_regular(path: Path) -> bytes:
         raise
 
 
-OF = ":"  # between the name of a document and its owner: neither has one
+OWNER_MARK = ":"  # between the name of a document and its owner; neither contains it
 
 
 def owned_name(name: str, owner: str) -> str:
-    """Return what the document of an owner is called; of nobody in particular: without one."""
+    """Return the name of the document of an owner; without an owner, the plain name."""
     plain = quote(name, safe="/ ")
-    return f"{plain}{OF}{quote(owner, safe='')}" if owner else plain
+    return f"{plain}{OWNER_MARK}{quote(owner, safe='')}" if owner else plain
 
 
 def _version_of(name: str) -> tuple[str, int] | None:
-    """Return the workflow and the version that a name is of; None if it is not one of a DAG."""
+    """Return the workflow and the version of a name; None if it is not the name of a DAG."""
     workflow_id, _, version = name.rpartition("_v")
     if not (workflow_id and version.isascii() and version.isdigit() and len(version) < 17):
         return None
@@ -309,13 +309,13 @@ def _version_of(name: str) -> tuple[str, int] | None:
 
 
 def name_of(workflow_id: str, version: int) -> str:
-    """Return what a DAG is called: no two have one name, as a version is a number."""
+    """Return the unique name of a version of a workflow."""
     check_workflow(workflow_id, version)
     return f"{workflow_id}_v{version}"
 
 
 def check_workflow(workflow_id: object, version: object) -> None:
-    """Refuse what cannot be the id and the version of a workflow."""
+    """Refuse an invalid id or version of a workflow."""
     check_text("workflow_id", workflow_id)
     if type(version) is not int or not 0 <= version <= HIGHEST_VERSION:
         hint = "a whole number is needed" if type(version) is not int else "0 or more"
@@ -323,19 +323,19 @@ def check_workflow(workflow_id: object, version: object) -> None:
 
 
 def check_text(name: str, value: object) -> None:
-    """Refuse what is no text, or none that could be an id."""
+    """Refuse a value that is not a string, or not a valid id."""
     if not isinstance(value, str) or not value or not json_can_say(value):
-        raise InvalidSchedule(name, f"{shown(value)} is not a text", hint="a text is needed")
+        raise InvalidSchedule(name, f"{shown(value)} is not a string", hint="a string is needed")
     if len(value) > LONGEST_ID or not value.isprintable():
         hint = f"{LONGEST_ID} characters at most, on one line"
-        raise InvalidSchedule(name, f"{shown(value)} is no such text", hint=hint)
+        raise InvalidSchedule(name, f"{shown(value)} is too long or not printable", hint=hint)
 
 
 def check_dag(dag: object) -> Dag:
-    """Return a DAG, of which nothing is known but that it is an object of JSON; or refuse it."""
+    """Return a DAG, which must be a JSON object, or refuse it."""
     if not isinstance(dag, Mapping):
-        raise InvalidSchedule("dag", f"{shown(dag)} is no DAG", hint='{"nodes": [...]}')
+        raise InvalidSchedule("dag", f"{shown(dag)} is not a DAG", hint='{"nodes": [...]}')
     if not json_can_say(dag):
-        hint = "texts, finite numbers, lists, and names that are texts"
-        raise InvalidSchedule("dag", "it holds more than JSON can say", hint=hint)
+        hint = "strings, finite numbers, lists, and objects"
+        raise InvalidSchedule("dag", "it contains values that JSON cannot represent", hint=hint)
     return dag

@@ -386,7 +386,7 @@ async def start(
     workflows: NamedDependency[Workflows], data: JSONBody[WorkflowStartRequest]
 ) -> WorkflowStarted:
     """Start a workflow on the executor immediately, with a few quick retries. Records no run."""
-    return WorkflowStarted(await workflows.start(**msgspec.structs.asdict(data)))
+    return WorkflowStarted(await workflows.start_workflow(**msgspec.structs.asdict(data)))
 
 
 @get("/workflows", operation_id="workflow_dags", responses=problem_responses(""))

@@ -1,4 +1,4 @@
-"""Files that are replaced whole: what a crash, an error, a link and a mode come to."""
+"""Atomic replacement of files: crashes, errors, links and modes."""
 
 import os
 import stat
@@ -31,7 +31,7 @@ def path(tmp_path):
 
 
 def gone_at(step, work):
-    """Do something in a process that is gone before a step; return whether it came to that."""
+    """Run something in a process that dies before a step; return whether it reached that."""
     child = os.fork()
     if child == 0:
         left = [step]
@@ -68,7 +68,7 @@ def test_a_crash_at_any_step_leaves_the_old_content_or_the_new(path):
     assert path.read_bytes() == NEW
 
 
-def test_it_is_on_the_disk_before_it_takes_the_place_of_the_old_one(path, monkeypatch):
+def test_new_file_is_synced_before_it_replaces_the_old_one(path, monkeypatch):
     done = []
     real_fsync, real_replace = os.fsync, Path.replace
 
@@ -90,7 +90,7 @@ def test_it_is_on_the_disk_before_it_takes_the_place_of_the_old_one(path, monkey
 
 @pytest.mark.parametrize(("module", "name"), [(os, "fchmod"), (os, "fsync"), (Path, "replace")])
 @pytest.mark.parametrize("problem", [OSError(28, "No space left"), KeyboardInterrupt()], ids=repr)
-def test_what_fails_leaves_the_old_one_and_nothing_beside_it(
+def test_failed_replacement_leaves_the_old_file_and_no_other(
     path, monkeypatch, module, name, problem
 ):
     def fail(*given):
@@ -102,7 +102,7 @@ def test_what_fails_leaves_the_old_one_and_nothing_beside_it(
     assert (names(path.parent), path.read_bytes()) == (["state.json"], OLD)
 
 
-def test_it_keeps_its_mode_and_a_new_one_is_for_its_owner_unless_told(path):
+def test_replaced_file_keeps_its_mode_and_a_new_one_is_for_its_owner(path):
     path.chmod(0o640)
     replace_file(path, NEW)
     replace_file(path, OLD, mode=0o604)
@@ -114,7 +114,7 @@ def test_it_keeps_its_mode_and_a_new_one_is_for_its_owner_unless_told(path):
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_link_stays_one_and_what_it_leads_to_is_replaced(tmp_path, is_there):
+def test_link_stays_a_link_and_its_target_is_replaced(tmp_path, is_there):
     (tmp_path / "elsewhere").mkdir()
     real, link = tmp_path / "elsewhere" / "real.json", tmp_path / "state.json"
     if is_there:
@@ -127,8 +127,8 @@ def test_a_link_stays_one_and_what_it_leads_to_is_replaced(tmp_path, is_there):
     assert names(real.parent) == ["real.json"]
 
 
-def test_two_who_write_do_not_meet(path, monkeypatch):
-    # The first is about to rename when another writes the whole of its own.
+def test_concurrent_writers_do_not_conflict(path, monkeypatch):
+    # The first is about to rename when another writes its complete file.
     real = Path.replace
 
     def replace(new, other):
