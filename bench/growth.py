@@ -247,7 +247,7 @@ async def prune(world: World) -> object:
 
 async def documents(world: World) -> object:
     await world.service.keep("growth", "one", {"a": world.new_id()})
-    await world.service.kept_all("growth", limit=100)
+    await world.service.list_documents("growth", limit=100)
     return await world.service.kept("growth", "one")
 
 
@@ -307,7 +307,11 @@ USES: Sequence[tuple[str, Growth, Call]] = (
     ("schedules: of an owner", "flat", schedules(owner="ada")),
     ("schedules: failing", "flat", schedules(failing=True)),
     ("schedules: paused", "flat", schedules(paused=True)),
-    ("schedules: by ids", "flat", lambda world: world.service.schedules(ScheduleFilter(ids=[world.middle]))),
+    (
+        "schedules: by ids",
+        "flat",
+        lambda world: world.service.schedules(ScheduleFilter(ids=[world.middle])),
+    ),
     ("schedules: search", "linear", schedules(search="no such text")),
     ("schedules: all, by pages", "linear", every_schedule),
     ("schedule", "flat", lambda world: world.service.schedule(world.middle)),
@@ -333,7 +337,7 @@ USES: Sequence[tuple[str, Growth, Call]] = (
     ("figures", "flat", lambda world: world.service.figures()),
     ("audit", "flat", lambda world: world.service.audit()),
     ("events: newest", "flat", lambda world: world.service.newest_event()),
-    ("standings", "linear", lambda world: world.service.standings()),
+    ("snapshot", "linear", lambda world: world.service.read_snapshot()),
     ("planner: nothing due", "flat", nothing_due),
     ("claim, hand back", "flat", claim),
     ("prune, nothing old", "bounded", prune),

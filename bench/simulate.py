@@ -51,8 +51,8 @@ def lasting(schedules: Sequence[Schedule], *, differ: bool) -> tuple[ScheduleSna
     return tuple(found)
 
 
-def measure(name: str, standings: tuple[ScheduleSnapshot, ...]) -> float:
-    simulation = Simulation(Snapshot(NOW, standings), until=NOW + YEAR)
+def measure(name: str, schedules: tuple[ScheduleSnapshot, ...]) -> float:
+    simulation = Simulation(Snapshot(NOW, schedules), until=NOW + YEAR)
     longest, began, used = 0.0, time.perf_counter(), time.process_time()
     at = began
     for _ in simulation.steps():

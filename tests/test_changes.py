@@ -8,7 +8,7 @@ import pytest
 from onbeat import Onbeat
 from onbeat.core.explain.tick_diff import LEFT_OUT, Difference
 from onbeat.core.schedule import from_definition
-from onbeat.errors import ChangedSince, InvalidSchedule, NoSuchSchedule, OfAnotherSource
+from onbeat.errors import InvalidSchedule, NoSuchSchedule, RevisionConflict, SourceConflict
 from onbeat.service.access import Caller
 from onbeat.service.apply_plan import NOT_COUNTED, PAUSED, compare
 from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
@@ -100,7 +100,7 @@ async def test_what_is_planned_is_done_at_once_and_then_there_is_nothing_to_do(w
         ("b", "created"),
     ]
     assert await world.ids() == ["a", "b"]
-    assert (await world.plan(*wish, prune=True)).is_nothing
+    assert (await world.plan(*wish, prune=True)).changes_nothing
 
 
 @lived
@@ -118,12 +118,12 @@ async def test_what_was_changed_since_it_was_planned_is_refused(world):
     await world.apply(a_schedule("a"), a_schedule("b"), a_schedule("old"))
     planned = await world.plan(a_schedule("a", every="2h"), a_schedule("b"), prune=True)
     await world.service.define([a_schedule("b", every="5h")])  # it was unchanged, as planned
-    with pytest.raises(ChangedSince, match="b has revision 2, but revision 1 was expected"):
+    with pytest.raises(RevisionConflict, match="b has revision 2, but revision 1 was expected"):
         await world.service.apply(planned)
     assert await world.ids() == ["a", "b", "old"]
     planned = await world.plan(a_schedule("new"))
     await world.service.define([a_schedule("new", every="5h")])
-    with pytest.raises(ChangedSince, match="new has revision 1, but no schedule was expected"):
+    with pytest.raises(RevisionConflict, match="new has revision 1, but no schedule was expected"):
         await world.service.apply(planned)
 
 
@@ -149,7 +149,7 @@ async def test_an_id_of_another_source_is_refused_unless_it_is_taken_over(world)
     await world.service.define([a_schedule("theirs")], source="elsewhere")
     await world.service.define([a_schedule("by-hand")])
     wish = [a_schedule("theirs"), a_schedule("by-hand"), a_schedule("new")]
-    with pytest.raises(OfAnotherSource, match="theirs is of elsewhere, by-hand is of no source: nothing was changed"):  # fmt: skip
+    with pytest.raises(SourceConflict, match="theirs is of elsewhere, by-hand is of no source: nothing was changed"):  # fmt: skip
         await world.apply(*wish)
     assert await world.ids() == ["by-hand", "theirs"]
     found = await world.plan(*wish, take_over=True)
@@ -254,9 +254,9 @@ async def test_a_source_that_has_too_many_schedules_is_not_compared(world):
 @lived
 async def test_too_many_schedules_are_not_forecast(world):
     await world.apply(a_schedule("a"), a_schedule("b"))
-    assert len((await world.service.standings(most=2)).standings) == 2
+    assert len((await world.service.read_snapshot(most=2)).schedules) == 2
     with pytest.raises(InvalidSchedule, match="schedules: there are too many to forecast"):
-        await world.service.standings(most=1)
+        await world.service.read_snapshot(most=1)
 
 
 @lived

@@ -16,7 +16,7 @@ from onbeat.app.settings import Settings
 from onbeat.core.schedule import definition
 from onbeat.doctor import diagnose
 from onbeat.doctor.certificates import expires_at
-from onbeat.doctor.diagnose import CHECKS, judge, look
+from onbeat.doctor.diagnose import CHECKS, gather_facts, judge
 from onbeat.doctor.findings import InstallationFacts, length, names, size
 from onbeat.errors import InvalidSettings
 from onbeat.files.extras import install_command
@@ -577,7 +577,7 @@ def test_ended_schedules_exclude_manual_ones_and_followers():
 
 def test_look_works_with_invalid_settings():
     refused = InvalidSettings("lease", "'x' is no length", hint="5s")
-    current = asyncio.run(look(refused, settings_file=None, clock=CLOCK))
+    current = asyncio.run(gather_facts(refused, settings_file=None, clock=CLOCK))
     assert {each.check for each in judge(current) if each.level == "fail"} == {
         "settings",
         "database",
@@ -589,7 +589,7 @@ def test_look_works_while_a_node_holds_the_file():
         store = await SqliteStore.open(Path("onbeat.db"), clock=CLOCK, inline=True)
         await store.register(Node("1", "here:1", EVERYTHING))
         try:
-            return await look(Settings(), settings_file=None, clock=CLOCK)
+            return await gather_facts(Settings(), settings_file=None, clock=CLOCK)
         finally:
             await store.close()
 
@@ -599,7 +599,9 @@ def test_look_works_while_a_node_holds_the_file():
 
 
 def test_database_in_memory_warns():
-    current = asyncio.run(look(Settings(database="sqlite://"), settings_file=None, clock=CLOCK))
+    current = asyncio.run(
+        gather_facts(Settings(database="sqlite://"), settings_file=None, clock=CLOCK)
+    )
     assert level("database", current) == "warn"
 
 

@@ -71,7 +71,12 @@ async def everything(store):
     runs = await store.runs(limit=1000)
     events = await store.events(limit=1000)
     told = [(row.at, row.event) for row in events]
-    return schedules, [without_nul(run) for run in runs], told, await store.kept_all("workflow")
+    return (
+        schedules,
+        [without_nul(run) for run in runs],
+        told,
+        await store.list_documents("workflow"),
+    )
 
 
 def without_nul(run):

@@ -64,9 +64,9 @@ class Life:
     def rows(self, first, until, *, look_at=None):
         """Return all runs at `until`.
 
-        How things stood at the instant `look_at` is kept as `standings`.
+        How things stood at the instant `look_at` is kept as `snapshot`.
         """
-        self._look_at, self.standings = look_at, None
+        self._look_at, self.schedules = look_at, None
         return asyncio.run(self._live(first, until))
 
     async def _live(self, first, until):
@@ -82,9 +82,9 @@ class Life:
                 ends = [end for end, _ in self.launcher.running.values()]
                 due = await store.next_due(after=clock.now())
                 soonest = min([*ends, *([] if due is None else [due])], default=until)
-                if self.standings is None and self._look_at is not None and soonest > self._look_at:
+                if self.schedules is None and self._look_at is not None and soonest > self._look_at:
                     clock.advance(self._look_at - clock.now())
-                    self.standings = await store.standings()
+                    self.schedules = await store.read_snapshot()
                 if soonest >= until:
                     return await store.runs(limit=1_000_000)
                 clock.advance(max(soonest - clock.now(), 0))
@@ -130,13 +130,13 @@ def forecast_of(schedules, lengths, places=None, pauses=None, *, first=NOON, unt
     found = Snapshot(first, places=places or {}, is_up=False)
     found = with_definitions(found, schedules)
     told = []
-    for standing in found.standings:
+    for standing in found.schedules:
         name, rest = standing.schedule.schedule_id, {}
         if name in (pauses or {}):
             end = pauses[name]
             rest = {"is_paused": True, "paused_until": end, "due": Due(end // 1000, end)}
         told.append(replace(standing, length=lengths.get(name), **rest))
-    found = with_start(replace(found, standings=tuple(told)))
+    found = with_start(replace(found, schedules=tuple(told)))
     rows = []
     simulation = Simulation(found, until=until, witness=rows.append, **given)
     for _ in simulation.steps():
@@ -282,26 +282,26 @@ def test_forecast_from_a_snapshot_matches_the_engine():
     begin = NOON + 4 * HOUR + 23 * MINUTE + 4321
     life = Life(schedules, lengths, places, pauses)
     kept = life.rows(NOON, until, look_at=begin)
-    found = life.standings
+    found = life.schedules
     assert found.now == begin
     assert found.places == places
-    for standing in found.standings:
+    for standing in found.schedules:
         assert standing.length in (None, lengths[standing.schedule.schedule_id])
-    assert sum(standing.length is not None for standing in found.standings) > 15
-    assert sum(len(standing.unfinished) for standing in found.standings) > 8
-    told = [replace(each, length=lengths[each.schedule.schedule_id]) for each in found.standings]
+    assert sum(standing.length is not None for standing in found.schedules) > 15
+    assert sum(len(standing.unfinished) for standing in found.schedules) > 8
+    told = [replace(each, length=lengths[each.schedule.schedule_id]) for each in found.schedules]
     rows = []
     forecast = simulated(
-        replace(found, standings=tuple(told)), until=until, counts=False, witness=rows.append
+        replace(found, schedules=tuple(told)), until=until, counts=False, witness=rows.append
     )
     real = [row for row in as_kept(kept, until) if row[-1] >= begin]
     assert as_kept(rows, until) == real
     assert forecast.fires == sum(begin <= (row.started_at or 0) < until for row in kept)
 
 
-def simulated(standings, **given):
+def simulated(snapshot, **given):
     """Return a forecast from a snapshot."""
-    simulation = Simulation(standings, **given)
+    simulation = Simulation(snapshot, **given)
     done = list(simulation.steps())
     assert done == sorted(done)
     assert all(0 <= each <= 1 for each in done)
@@ -314,28 +314,28 @@ def standing_of(*schedules, now=NOON, **given):
 
 
 def test_days_of_a_forecast_are_those_of_the_zone():
-    standings = standing_of(a_schedule("hourly", every="1h"))
-    found = simulated(standings, until=NOON + 2 * DAY, timezone="Europe/Berlin")
+    snapshot = standing_of(a_schedule("hourly", every="1h"))
+    found = simulated(snapshot, until=NOON + 2 * DAY, timezone="Europe/Berlin")
     days = {day.date: day.fires for day in found.days}
     assert days == {"2026-03-28": 10, "2026-03-29": 23, "2026-03-30": 14}
     assert found.fires == 47
 
 
 def test_forecast_has_the_peak_its_time_and_its_schedules():
-    standings = standing_of(
+    snapshot = standing_of(
         a_schedule("often", every="20s"),
         a_schedule("hourly", every="1h"),
         a_schedule("later", cron="0 30 * * * *"),
     )
-    found = simulated(standings, until=NOON + 2 * HOUR, run_length=2 * SECOND)
+    found = simulated(snapshot, until=NOON + 2 * HOUR, run_length=2 * SECOND)
     assert found.peak == 2
     assert found.peak_at == NOON + 30 * MINUTE
     assert found.busiest == {"often": 3, "later": 1}
 
 
 def test_run_that_ends_as_another_starts_is_not_concurrent():
-    standings = standing_of(a_schedule("queued", every="1m", overlap="queue"))
-    found = simulated(standings, until=NOON + HOUR, run_length=90 * SECOND)
+    snapshot = standing_of(a_schedule("queued", every="1m", overlap="queue"))
+    found = simulated(snapshot, until=NOON + HOUR, run_length=90 * SECOND)
     assert found.peak == 1
     (queued,) = found.schedules
     assert queued.waited > 30
@@ -344,13 +344,13 @@ def test_run_that_ends_as_another_starts_is_not_concurrent():
 
 
 def test_tick_at_the_end_of_a_run_overlaps_it():
-    standings = standing_of(a_schedule("tight", every="1m"))
-    found = simulated(standings, until=NOON + HOUR, run_length=MINUTE)
+    snapshot = standing_of(a_schedule("tight", every="1m"))
+    found = simulated(snapshot, until=NOON + HOUR, run_length=MINUTE)
     assert (found.fires, found.skips) == (30, {"overlap": 29})
 
 
 def test_paused_schedule_skips_every_tick():
-    (standing,) = standing_of(a_schedule("rested", every="1h")).standings
+    (standing,) = standing_of(a_schedule("rested", every="1h")).schedules
     standing = replace(standing, is_paused=True, due=None)
     found = simulated(Snapshot(NOON, (standing,)), until=NOON + DAY)
     assert (found.ticks, found.fires, found.skips) == (23, 0, {"paused": 23})
@@ -358,7 +358,7 @@ def test_paused_schedule_skips_every_tick():
 
 
 def test_ticks_missed_before_the_simulation_follow_the_catchup_policy():
-    (standing,) = standing_of(a_schedule("late", every="1h"), now=NOON - 5 * HOUR).standings
+    (standing,) = standing_of(a_schedule("late", every="1h"), now=NOON - 5 * HOUR).schedules
     found = simulated(Snapshot(NOON + SECOND, (standing,)), until=NOON + 2 * HOUR)
     assert (found.ticks, found.fires, found.skips) == (6, 2, {"coalesced": 4})
 
@@ -421,7 +421,7 @@ def test_run_behind_an_expired_one_starts():
 
 
 def test_run_waiting_through_a_pause_starts_at_its_end():
-    (standing,) = standing_of(a_schedule("rested", every="1h")).standings
+    (standing,) = standing_of(a_schedule("rested", every="1h")).schedules
     until = NOON + 30 * MINUTE
     waiting = Run(1, NOON // 1000, Status.ENQUEUED, until - 10 * SECOND, NOON)
     standing = replace(
@@ -436,7 +436,7 @@ def test_run_waiting_through_a_pause_starts_at_its_end():
 
 
 def test_accepted_run_blocks_ticks_until_its_deadline_and_no_longer():
-    (standing,) = standing_of(a_schedule("remote", every="5m")).standings
+    (standing,) = standing_of(a_schedule("remote", every="5m")).schedules
     accepted = Run(
         1, NOON // 1000, Status.STARTED, NOON, NOON, attempt=1, deadline_at=NOON + 12 * MINUTE
     )
@@ -448,18 +448,18 @@ def test_accepted_run_blocks_ticks_until_its_deadline_and_no_longer():
 
 def test_backlog_is_decided_before_its_runs_end():
     schedule = a_schedule("late", every="1m", catchup="all", overlap="queue", queue_limit=1000)
-    (standing,) = standing_of(schedule, now=NOON - 4 * HOUR).standings
+    (standing,) = standing_of(schedule, now=NOON - 4 * HOUR).schedules
     found = simulated(Snapshot(NOON, (standing,)), until=NOON + HOUR, run_length=1)
     assert found.fires == 4 * 60 + 59
 
 
 def test_schedules_of_the_same_group_are_simulated_too():
-    standings = standing_of(
+    snapshot = standing_of(
         a_schedule("mine", every="10m", group="g"),
         a_schedule("other", every="10m", group="g", priority=9),
         a_schedule("elsewhere", every="1s"),
     )
-    found = simulated(standings, until=NOON + HOUR, only=["mine"], run_length=MINUTE)
+    found = simulated(snapshot, until=NOON + HOUR, only=["mine"], run_length=MINUTE)
     (mine,) = found.schedules
     assert (mine.fires, mine.waited, mine.longest_wait) == (5, 5, MINUTE)
     assert found.fires == 5
@@ -469,8 +469,8 @@ def test_schedules_of_the_same_group_are_simulated_too():
 
 
 def test_time_before_since_is_simulated_but_not_counted():
-    standings = standing_of(a_schedule("five", every="1h", max_runs=5))
-    found = simulated(standings, until=NOON + DAY, since=NOON + 3 * HOUR + 1)
+    snapshot = standing_of(a_schedule("five", every="1h", max_runs=5))
+    found = simulated(snapshot, until=NOON + DAY, since=NOON + 3 * HOUR + 1)
     assert (found.ticks, found.fires) == (2, 2)
 
 

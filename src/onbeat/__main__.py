@@ -1,5 +1,5 @@
 """`python -m onbeat` is `onbeat`."""
 
-from onbeat.cli import main
+from onbeat.cli.command import main
 
 main()

@@ -103,15 +103,19 @@ class NoSuchSchedule(OnbeatError):  # noqa: N818 - it names what is wrong
         self.schedule_id = schedule_id
         near = [] if why else get_close_matches(schedule_id, list(known), n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        broken = f"{shown(schedule_id)} is not scheduled: {why}" if why else ""
-        super().__init__(broken or f"no schedule is called {shown(schedule_id)}{hint}")
+        broken = f"{quote_value(schedule_id)} is not scheduled: {why}" if why else ""
+        super().__init__(broken or f"no schedule is called {quote_value(schedule_id)}{hint}")
 
 
 class NoSuchWorkflow(OnbeatError):  # noqa: N818 - it names what is wrong
     """No DAG is stored for this workflow, or for this version of it."""
 
     def __init__(self, workflow_id: str, version: int | None = None) -> None:
-        which = shown(workflow_id) if version is None else f"{shown(workflow_id)} v{version}"
+        which = (
+            quote_value(workflow_id)
+            if version is None
+            else f"{quote_value(workflow_id)} v{version}"
+        )
         super().__init__(f"there is no workflow {which}")
 
 
@@ -119,9 +123,11 @@ class WorkflowIsUsed(OnbeatError):  # noqa: N818 - it names what is wrong
     """A workflow cannot be deleted because schedules use it."""
 
     def __init__(self, workflow_id: str, schedules: Sequence[str], *, cascade: bool) -> None:
-        names = ", ".join(map(shown, schedules[:10])) + (", ..." if len(schedules) > 10 else "")
+        names = ", ".join(map(quote_value, schedules[:10])) + (
+            ", ..." if len(schedules) > 10 else ""
+        )
         self.schedules = tuple(schedules)
-        self.problem = f"{shown(workflow_id)} is used by {names}"
+        self.problem = f"{quote_value(workflow_id)} is used by {names}"
         self.hint = "delete them first, or delete with cascade"
         if cascade:
             self.hint = "these are defined elsewhere: delete them there first"
@@ -134,7 +140,9 @@ class NoSuchRun(OnbeatError):  # noqa: N818 - it names what is wrong
     def __init__(self, which: int | str, *, is_key: bool = False) -> None:
         problem = f"there is no run {which}"
         if isinstance(which, str):
-            problem = f"no run has the key {shown(which)}" if is_key else f"{which} has no run"
+            problem = (
+                f"no run has the key {quote_value(which)}" if is_key else f"{which} has no run"
+            )
         super().__init__(problem)
 
 
@@ -144,7 +152,7 @@ class NoSuchToken(OnbeatError):  # noqa: N818 - it names what is wrong
     def __init__(self, which: str, known: Iterable[str] = ()) -> None:
         near = get_close_matches(which, list(known), n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        super().__init__(f"no token is called {shown(which)}{hint}")
+        super().__init__(f"no token is called {quote_value(which)}{hint}")
 
 
 RAISE_TIMEOUT = "for runs that take longer, raise the timeout of the schedule or workflows_timeout"
@@ -170,7 +178,7 @@ class RunIsHeld(OnbeatError):  # noqa: N818 - it names what is wrong
         )
 
 
-class ChangedSince(OnbeatError):  # noqa: N818 - it names what is wrong
+class RevisionConflict(OnbeatError):  # noqa: N818 - it names what is wrong
     """A schedule has another revision than the caller expected."""
 
     def __init__(self, schedule_id: str, expected: int | None, found: int | None) -> None:
@@ -181,14 +189,14 @@ class ChangedSince(OnbeatError):  # noqa: N818 - it names what is wrong
         super().__init__(f"{problem} (read it again)")
 
 
-class AlreadyThere(OnbeatError):  # noqa: N818 - it names what is wrong
+class ScheduleExists(OnbeatError):  # noqa: N818 - it names what is wrong
     """A schedule with this id exists, with another definition."""
 
     def __init__(self, schedule_id: str) -> None:
         super().__init__(f"{schedule_id} already exists, with another definition")
 
 
-class OfAnotherSource(OnbeatError):  # noqa: N818 - it names what is wrong
+class SourceConflict(OnbeatError):  # noqa: N818 - it names what is wrong
     """Schedules belong to another source than the one that would define them."""
 
     def __init__(self, problem: str) -> None:
@@ -221,7 +229,7 @@ class StoreFailed(OnbeatError):  # noqa: N818 - it names what is wrong
     """A call of the store failed and changed nothing."""
 
 
-class NodeForgotten(OnbeatError):  # noqa: N818 - it names what is wrong
+class NodeDeclaredLost(OnbeatError):  # noqa: N818 - it names what is wrong
     """A node was silent past its lease: other nodes declared it lost and decided its runs."""
 
 
@@ -235,7 +243,7 @@ def without_password(url: str) -> str:
     return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
 
 
-class naming:  # noqa: N801 - used as a verb: `with naming("cron"):`
+class in_field:  # noqa: N801 - used as a verb: `with naming("cron"):`
     """A context that puts `path` before the field of an `InvalidSchedule` raised in it."""
 
     __slots__ = ("path",)
@@ -256,7 +264,7 @@ class naming:  # noqa: N801 - used as a verb: `with naming("cron"):`
             raise error.under(self.path) from None
 
 
-def shown(value: object) -> str:
+def quote_value(value: object) -> str:
     """Return `value` for quoting in an error: escaped, on one line, at most 60 characters."""
     try:
         text = repr(value[:80]) if isinstance(value, str) else _SHORT.repr(value)
@@ -265,10 +273,10 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def meant(name: object, known: Iterable[str]) -> str:
+def did_you_mean(name: object, known: Iterable[str]) -> str:
     """Return a hint for an unknown name: the most similar known name, or all known names."""
     names = sorted(known)
-    near = get_close_matches(name[:64] if isinstance(name, str) else shown(name), names, n=1)
+    near = get_close_matches(name[:64] if isinstance(name, str) else quote_value(name), names, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names) or 'none'}"
 
 

@@ -10,7 +10,7 @@ import msgspec
 LATE = 1_000  # milliseconds after its due time from which the start of a run is reported as late
 MOST_OVERLAPS = 5  # ticks in a row that may be skipped by overlap; further ones count as missed
 # Reasons for which a tick did not run although it should have: no setting asked for the skip.
-MISSES = frozenset({"missed", "edited", "deadline", "group_full", "queue_full", "busy"})
+MISSED_REASONS = frozenset({"missed", "edited", "deadline", "group_full", "queue_full", "busy"})
 
 
 class Event(
@@ -121,7 +121,7 @@ class RunSkipped(Event, frozen=True, tag="run.skipped"):
 
     @property
     def is_notable(self) -> bool:
-        return self.reason in MISSES or self.overlaps > MOST_OVERLAPS
+        return self.reason in MISSED_REASONS or self.overlaps > MOST_OVERLAPS
 
 
 class RunReleased(Event, frozen=True, tag="run.released"):
@@ -169,7 +169,7 @@ class RunStarted(Event, frozen=True, tag="run.started"):
         return self.late > 0
 
     @property
-    def was_just_decided(self) -> bool:
+    def is_first_event(self) -> bool:
         """Whether this is the first event of the run."""
         return self.due_at is not None
 
@@ -279,7 +279,7 @@ class RunReportedLate(Event, frozen=True, tag="run.reported_late"):
     error: str = ""
 
 
-class RunEndAsked(Event, frozen=True, tag="run.end_asked"):
+class RunCancelRequested(Event, frozen=True, tag="run.end_asked"):
     """Cancellation of a started run was requested. Its node carries it out."""
 
     schedule_id: str
@@ -442,7 +442,7 @@ class SessionOpened(Event, frozen=True, tag="session.opened"):
     expires_at: int | None = None
 
 
-class DocumentKept(Event, frozen=True, tag="document.kept"):
+class DocumentStored(Event, frozen=True, tag="document.kept"):
     """A system stored or changed a document."""
 
     level: ClassVar[str] = "debug"
@@ -450,7 +450,7 @@ class DocumentKept(Event, frozen=True, tag="document.kept"):
     document: str
 
 
-class DocumentForgotten(Event, frozen=True, tag="document.forgotten"):
+class DocumentDeleted(Event, frozen=True, tag="document.forgotten"):
     """A system deleted a document."""
 
     level: ClassVar[str] = "debug"
@@ -462,10 +462,10 @@ AnyEvent = (
     ScheduleCreated | ScheduleChanged | SchedulePaused | ScheduleResumed | ScheduleDeleted
     | ScheduleParked | RunEnqueued | RunSkipped | RunReleased | RunClaimed | RunStarted
     | RunHandedBack | RunSucceeded | RunRetrying | RunFailed | RunCanceled | NodeStarted
-    | NodeStopped | NodeLost | GateChanged | HistoryPruned | RunAccepted | RunEndAsked
+    | NodeStopped | NodeLost | GateChanged | HistoryPruned | RunAccepted | RunCancelRequested
     | RunBackfilled | RangeShortened | GroupChanged | TokenCreated | TokenRevoked | SessionOpened
-    | RunNamed | NoticeSent | NoticeFailed | NoticeInDoubt | StoreRestored | DocumentKept
-    | DocumentForgotten | ScheduleArmed | RunMoved | RunReportedLate | RunStuck
+    | RunNamed | NoticeSent | NoticeFailed | NoticeInDoubt | StoreRestored | DocumentStored
+    | DocumentDeleted | ScheduleArmed | RunMoved | RunReportedLate | RunStuck
 )  # fmt: skip
 
 

@@ -176,7 +176,7 @@ LEGAL = {  # from which states an event may come
 
 
 def _legal(event: AnyEvent) -> tuple[str, ...]:
-    just_decided = event.name == "run.started" and event.was_just_decided
+    just_decided = event.name == "run.started" and event.is_first_event
     return ("",) if just_decided else LEGAL.get(event.name, ())
 
 

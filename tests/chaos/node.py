@@ -23,7 +23,7 @@ from pathlib import Path
 
 import apsw
 
-from onbeat.cli import main
+from onbeat.cli.command import main
 from onbeat.errors import StoreUnusable
 from onbeat.launchers.command import ProcessLauncher
 from onbeat.ports.store import PlanResult

@@ -177,7 +177,7 @@ def with_a_run_decided_twice(history):
     at, (moment, event) = next(
         (i, told)
         for i, told in enumerate(history.events)
-        if told[1].name == "run.started" and not told[1].was_just_decided
+        if told[1].name == "run.started" and not told[1].is_first_event
     )
     history.events[at] = (moment, structs.replace(event, due_at=event.run_at * 1000))
 

@@ -12,7 +12,7 @@ from onbeat import Onbeat
 from onbeat.app.launchers import check_target
 from onbeat.cli.apply import ApplyOptions, apply_definitions
 from onbeat.cli.watch import apply_again, kept_applied
-from onbeat.sources.watch import Watched
+from onbeat.sources.watch import WatchedFile
 from onbeat.sources.yaml import read_file
 from onbeat.testing import ManualClock, a_schedule
 from tests.cli.test_verbs import (  # noqa: F401 - folder is a fixture  # fmt: skip
@@ -333,7 +333,7 @@ def watching(*steps, wish=ApplyOptions()):  # noqa: B008 - it is a plain value
             await asyncio.Event().wait()  # until it is canceled
 
         async with Onbeat("sqlite://", clock=ManualClock()) as beat:
-            watched = Watched(Path("onbeat.yaml"))
+            watched = WatchedFile(Path("onbeat.yaml"))
             file = read_file(watched.path, check_target)
             await apply_definitions(beat.service, file, wish)
             async with kept_applied(beat.service, watched, wish, pause=pause):

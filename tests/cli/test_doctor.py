@@ -6,7 +6,7 @@ import os
 import pytest
 from click.testing import CliRunner
 
-from onbeat.cli import main
+from onbeat.cli.command import main
 
 
 @pytest.fixture(autouse=True)

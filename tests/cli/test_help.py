@@ -5,8 +5,7 @@ import shlex
 import click
 import pytest
 
-from onbeat.cli import main
-from onbeat.cli.command import ALIASES, SECTIONS, VERBS
+from onbeat.cli.command import ALIASES, SECTIONS, VERBS, main
 from tests.cli.test_verbs import onbeat
 
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from onbeat.app.client import client
 from onbeat.app.settings import Settings
-from onbeat.cli import main
+from onbeat.cli.command import main
 from onbeat.core.schedule import read_schedule
 from onbeat.service import queries
 

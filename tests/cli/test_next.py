@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from onbeat import __version__
-from onbeat.cli import main
+from onbeat.cli.command import main
 
 AFTER = ("--after", "2026-01-01T00:00:00Z")
 

@@ -21,8 +21,7 @@ import pytest
 from click.testing import CliRunner
 
 from onbeat import Onbeat
-from onbeat.cli import main
-from onbeat.cli.command import VERBS
+from onbeat.cli.command import VERBS, main
 from onbeat.cli.format import Times
 from onbeat.cli.schedules import write_runs
 from onbeat.core.runs.run import Accepted

@@ -11,9 +11,9 @@ from onbeat import after, startup
 from onbeat.core.decide import follow
 from onbeat.core.decide.follow import (
     ENDINGS,
+    count_events,
     decode_happened,
     encode_happened,
-    events_at,
     find_cycle,
 )
 from onbeat.core.decide.plan import decide_edit, due_at, next_due, plan
@@ -31,13 +31,13 @@ EARLIER = at("11:00")  # up to where everything is decided when tests begin
 def ended(trigger, past=NO_PAST, schedule="", status=Status.SUCCESS, *, now="12:00", until=EARLIER):
     """Return the past in which a run has ended as well."""
     now = ms(now) if isinstance(now, str) else now
-    happened = follow.ended(trigger, past, schedule, status, now=now, until=until)
+    happened = follow.causes_after_end(trigger, past, schedule, status, now=now, until=until)
     return replace(past, happened=happened)
 
 
 def started(trigger, past=NO_PAST, *, now="12:00", until=EARLIER):
     """Return the past in which the scheduler has started as well."""
-    happened = follow.started(trigger, past, now=ms(now), until=until)
+    happened = follow.causes_after_start(trigger, past, now=ms(now), until=until)
     return replace(past, happened=happened)
 
 
@@ -139,22 +139,22 @@ class TestEvents:
 class TestCounting:
     def test_a_tick_of_the_clock_follows_nothing_and_counts_as_one(self):
         trigger = a_schedule(any=[{"after": {"success": "30m"}}, {"daily": "13:00"}]).trigger
-        assert events_at(trigger, at("13:00"), ended(trigger)) == 1
+        assert count_events(trigger, at("13:00"), ended(trigger)) == 1
 
     def test_a_tick_counts_the_events_that_have_joined(self):
         trigger = after("success", "30m")
         past = ended(trigger, ended(trigger, ended(trigger), now="12:01"), now="12:02")
-        assert events_at(trigger, at("12:30"), past) == 3
+        assert count_events(trigger, at("12:30"), past) == 3
 
     def test_events_of_several_causes_are_counted_together_for_one_tick(self):
         trigger = after("success", "10m") | startup("20m")
         past = started(trigger, ended(trigger, now="12:10"), now="12:00")
-        assert events_at(trigger, at("12:20"), past) == 2
+        assert count_events(trigger, at("12:20"), past) == 2
 
     def test_events_of_different_ticks_are_counted_separately(self):
         trigger = after("success", "10m") | startup("30m")
         past = started(trigger, ended(trigger, now="12:10"), now="12:00")
-        assert [events_at(trigger, at(t), past) for t in ("12:20", "12:30")] == [1, 1]
+        assert [count_events(trigger, at(t), past) for t in ("12:20", "12:30")] == [1, 1]
 
 
 class TestPlanning:
@@ -300,11 +300,13 @@ class Follower:
         """Take note of an event."""
         trigger = self.schedule.trigger
         if kind == "start":
-            happened = follow.started(trigger, self.past, now=now, until=self.until)
+            happened = follow.causes_after_start(trigger, self.past, now=now, until=self.until)
         else:
             status = Status.FAILED if kind == "failure" else Status.SUCCESS
             name = "other" if kind == "other" else ""
-            happened = follow.ended(trigger, self.past, name, status, now=now, until=self.until)
+            happened = follow.causes_after_end(
+                trigger, self.past, name, status, now=now, until=self.until
+            )
         self.past = Past(happened=decode_happened(encode_happened(happened)))
 
     def plan(self, now):

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from onbeat.core.decide.plan import (
     catch_up,
+    count_starts,
     decide_edit,
     due_at,
     is_plain,
     next_due,
     plan,
     set_aside,
-    starts,
 )
 from onbeat.core.runs.decisions import (
     Due,
@@ -193,7 +193,7 @@ class TestReplacing:
 
     def test_only_what_really_starts_uses_up_runs(self):
         found = decided(often(overlap="replace", max_runs=2), now="13:00:40")
-        assert starts(found.decisions) == 1
+        assert count_starts(found.decisions) == 1
         assert clock(found.due.run_at) == "13:01"
         found = decided(
             often(overlap="replace", max_runs=3), now="13:00:40", past=Past(runs_used=1)
@@ -203,7 +203,7 @@ class TestReplacing:
     def test_replace_counts_only_starts_for_the_rate(self):
         found = decided(often(overlap="replace", rate="2/hour"), now="13:01:40", first="13:01")
         assert lines(found)[-1] == "launch 13:01:40"
-        assert starts(found.decisions) == 1
+        assert count_starts(found.decisions) == 1
 
     def test_catching_up_what_was_set_aside_replaces_too(self):
         aside = Skip(Tick(at("15:00"), ms("15:00"), at("13:00"), 3), "paused")
@@ -285,7 +285,7 @@ class TestQueueLimit:
 
     def test_only_queued_ticks_that_stay_count_for_max_runs_and_rate(self):
         found = decided(self.latest(max_runs=3), a_run(), now="13:01")
-        assert (starts(found.decisions), clock(found.due.run_at)) == (2, "13:01:20")
+        assert (count_starts(found.decisions), clock(found.due.run_at)) == (2, "13:01:20")
         found = decided(self.latest(rate="3/hour"), a_run(), now="13:01")
         assert lines(found)[-1] == "queue 13:01 behind 12:00"
 
@@ -316,7 +316,7 @@ class TestQueueLimit:
 
     def test_only_queued_catch_ups_that_stay_use_the_allowance(self):
         found = decided(self.latest(every="1h", catchup="all"), a_run(), now="17:30")
-        assert found.catchups == starts(found.decisions)
+        assert found.catchups == count_starts(found.decisions)
 
 
 class TestMaxActive:
@@ -695,5 +695,5 @@ def test_the_newest_replaces_all_that_is_there(kinds, count):
     dropped = {run for run in runs if run.status is Status.ENQUEUED and not run.is_backfill}
     assert set(runs_in(decisions, Supersede)) == dropped
     assert ticks_in(decisions, Queue if started else Launch) == ticks[-1:]
-    assert starts(decisions) == 1
+    assert count_starts(decisions) == 1
     assert ticks_in(decisions, Skip) == ticks[:-1]

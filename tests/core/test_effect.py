@@ -11,9 +11,9 @@ from onbeat.core.explain.tick_diff import (
     LEFT_OUT,
     WEEK,
     Difference,
-    Effect,
+    TickDifference,
     differences,
-    effect_of,
+    tick_difference,
 )
 from onbeat.core.time.instants import parse_instant, rfc3339
 from onbeat.core.triggers.past import Past
@@ -26,7 +26,7 @@ DAYS = 86_400
 
 def effect(old, new, *, now=MONDAY, **more):
     before, after = (None if each is None else a_schedule(**each) for each in (old, new))
-    return effect_of(before, after, now=now, **more)
+    return tick_difference(before, after, now=now, **more)
 
 
 def times(ticks):
@@ -55,16 +55,16 @@ def test_twice_as_often_gains_only_those_in_between():
 
 
 def test_edit_that_changes_no_tick_has_no_effect():
-    assert effect({"every": "60m"}, {"every": "1h", "timeout": "5m"}) == Effect()
-    assert effect({"daily": "09:00"}, {"cron": "0 9 * * *"}) == Effect()
-    assert effect(None, None) == Effect()
+    assert effect({"every": "60m"}, {"every": "1h", "timeout": "5m"}) == TickDifference()
+    assert effect({"daily": "09:00"}, {"cron": "0 9 * * *"}) == TickDifference()
+    assert effect(None, None) == TickDifference()
 
 
 def test_only_ticks_that_are_still_to_come_count():
-    assert effect(None, {"at": "2026-01-05T00:00:00Z"}) == Effect()
+    assert effect(None, {"at": "2026-01-05T00:00:00Z"}) == TickDifference()
     assert effect(None, {"at": "2026-01-05T00:00:01Z"}).gained == 1
     assert effect(None, {"at": "2026-01-12T00:00:00Z"}).gained == 1
-    assert effect(None, {"at": "2026-01-12T00:00:01Z"}) == Effect()
+    assert effect(None, {"at": "2026-01-12T00:00:01Z"}) == TickDifference()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_only_ticks_that_are_still_to_come_count():
 def test_disabled_schedule_has_no_ticks(off):
     assert effect({"every": "1h"}, {"every": "1h"} | off).lost == 7 * 24
     assert effect({"every": "1h"} | off, {"every": "1h"}).gained == 7 * 24
-    assert effect({"every": "1h"} | off, {"every": "2h"} | off) == Effect()
+    assert effect({"every": "1h"} | off, {"every": "2h"} | off) == TickDifference()
 
 
 def test_runs_that_are_used_up_give_no_ticks():
@@ -86,7 +86,7 @@ def test_runs_that_are_used_up_give_no_ticks():
 def test_effect_leaves_out_ticks_that_follow_runs_and_reports_it():
     found = effect(None, {"any": [{"daily": "09:00"}, {"after": {"success": "1h"}}]})
     assert (found.gained, found.is_known) == (7, False)
-    assert effect({"startup": "1m"}, {"startup": "2m"}) == Effect(is_known=False)
+    assert effect({"startup": "1m"}, {"startup": "2m"}) == TickDifference(is_known=False)
 
 
 ZONED = zones_and_instants()
@@ -98,7 +98,7 @@ def test_effect_is_the_difference_of_two_sets_of_ticks(one, other, zoned, horizo
     if any(accepted(text, zone) is None for text in texts):
         return
     schedules = [a_schedule(cron=text, timezone=zone) for text in texts]
-    found = effect_of(*schedules, now=at * 1000, horizon=horizon)
+    found = tick_difference(*schedules, now=at * 1000, horizon=horizon)
     old, new = (set(each.trigger.between(at + 1, at + 1 + horizon)) for each in schedules)
     assert (found.gained, found.lost) == (len(new - old), len(old - new))
     assert found.first_gained == tuple(sorted(new - old)[:FEW])
@@ -114,7 +114,7 @@ def test_a_thousand_ordinary_crons_and_one_of_every_second_take_a_second():
     schedules = [(a_schedule(**old), a_schedule(**new)) for old, new in pairs]
     started = time.process_time()
     for old, new in schedules:
-        effect_of(old, new, now=MONDAY)
+        tick_difference(old, new, now=MONDAY)
     assert time.process_time() - started < 2  # 0.4 s when quiet
     started = time.process_time()
     found = effect({"cron": "* * * * * *"}, {"every": "2s"})

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from onbeat.core.decide.outcomes import (
     MOST_LOST,
+    condition_holds,
     displace,
-    holds,
     next_step,
     recheck_overlap,
     to_release,
@@ -361,17 +361,17 @@ class TestRun:
         self, attempt, deferrals, status
     ):
         run = waiting(attempt=attempt, deferrals=deferrals)
-        assert run.unstarted_end is Status[status]
+        assert run.unstarted_status is Status[status]
 
     def test_requested_run_is_distinguished_from_ticks(self):
-        assert waiting(request_id="by-hand").is_asked_for
-        assert waiting(is_backfill=True).is_asked_for
-        assert not waiting().is_asked_for
+        assert waiting(request_id="by-hand").is_requested
+        assert waiting(is_backfill=True).is_requested
+        assert not waiting().is_requested
 
     def test_backfill_is_rechecked_when_claimed(self):
-        assert waiting(is_backfill=True).awaits_judgement
-        assert not waiting(is_backfill=True, leased=True).awaits_judgement
-        assert not waiting().awaits_judgement
+        assert waiting(is_backfill=True).awaits_recheck
+        assert not waiting(is_backfill=True, leased=True).awaits_recheck
+        assert not waiting().awaits_recheck
 
     def test_run_that_waits_for_a_busy_target_blocks_no_tick(self):
         assert not waiting(is_backfill=True).in_flight(ms("13:00"))
@@ -558,7 +558,7 @@ def test_every_outcome_is_decided_and_canceled_runs_are_not_retried(outcome, end
     ],
 )  # fmt: skip
 def test_a_condition_holds_or_not_or_nobody_could_tell(kind, outcome, answer):
-    assert holds(Target(kind, {kind: "x"}), outcome) is answer
+    assert condition_holds(Target(kind, {kind: "x"}), outcome) is answer
 
 
 def test_accepted_run_to_be_canceled_is_in_flight_until_it_ends():

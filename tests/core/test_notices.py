@@ -31,7 +31,7 @@ from onbeat.core.notify.notifications import (
 )
 from onbeat.core.runs.run import REASONS
 from onbeat.errors import InvalidSchedule
-from onbeat.events import MISSES
+from onbeat.events import MISSED_REASONS
 
 NOON = 1_767_268_800
 
@@ -169,7 +169,7 @@ def test_no_reason_is_told_with_a_gap_in_its_sentence(reason, error):
 
 
 def test_every_miss_says_why():
-    assert all(why(a_notice("missed", reason=reason)) for reason in MISSES)
+    assert all(why(a_notice("missed", reason=reason)) for reason in MISSED_REASONS)
 
 
 def test_message_lists_fifty_notices_and_counts_the_rest():

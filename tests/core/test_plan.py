@@ -10,18 +10,18 @@ from onbeat.core.decide.plan import (
     MOST_DECISIONS,
     MOST_ON_TIME,
     catch_up,
+    count_starts,
     decide_edit,
     due_at,
     next_due,
     plan,
     set_aside,
-    starts,
 )
 from onbeat.core.policy import Policy
 from onbeat.core.runs.decisions import Due, Launch, Plan, Queue, Skip, Supersede, Tick
 from onbeat.core.runs.run import ReasonDetail
 from onbeat.core.time.instants import parse_instant
-from onbeat.core.triggers.kinds import OnTheWall
+from onbeat.core.triggers.kinds import LocalPatternTrigger
 from onbeat.core.triggers.past import NO_PAST, Past
 from onbeat.testing import a_schedule
 from tests.core.plans import (
@@ -140,7 +140,7 @@ def test_the_short_way_of_a_plain_trigger_comes_to_the_same(when, monkeypatch):
         assert trigger.is_plain is plain
         ways.append([plan(schedule, first, [], NO_PAST, now=now) for now in nows])
         monkeypatch.setattr(type(trigger), "is_plain", False)
-        monkeypatch.setattr(OnTheWall, "is_plain", False)
+        monkeypatch.setattr(LocalPatternTrigger, "is_plain", False)
     assert ways[0] == ways[1]
     assert {type(d) for found in ways[0] for d in found.decisions} >= {Launch}
 
@@ -317,7 +317,7 @@ class TestMaxRuns:
     def test_starts_are_launches_and_queued_runs(self):
         tick = Tick(NOON, NOON * 1000)
         decisions = [Supersede(a_run()), Launch(tick), Queue(tick, 0), Skip(tick, "missed")]
-        assert starts(decisions) == 2
+        assert count_starts(decisions) == 2
 
     def test_a_part_of_a_combination_has_its_end_too(self):
         schedule = a_schedule(

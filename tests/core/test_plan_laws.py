@@ -16,12 +16,12 @@ from onbeat import InvalidSchedule
 from onbeat.core.decide.plan import (
     MOST_DECISIONS,
     catch_up,
+    count_starts,
     decide_edit,
     due_at,
     next_due,
     plan,
     set_aside,
-    starts,
 )
 from onbeat.core.policy import Policy
 from onbeat.core.runs.decisions import Due, Launch, Plan, Queue, Release, Skip, Supersede
@@ -313,7 +313,7 @@ def about(decisions):
 
 def was_cut_short(case, found):
     """Say whether a plan had a reason to leave ticks that are due."""
-    used = case.past.runs_used + starts(found.decisions)
+    used = case.past.runs_used + count_starts(found.decisions)
     full = len(found.decisions) >= MOST_DECISIONS or used == case.max_runs
     return full or is_postponed(case, found)
 
@@ -359,7 +359,7 @@ def test_nothing_is_decided_that_is_not_due(case):
 @given(cases())
 def test_the_due_row_is_the_first_tick_that_is_not_decided(case):
     found = case.planned()
-    past = replace(case.past, runs_used=case.past.runs_used + starts(found.decisions))
+    past = replace(case.past, runs_used=case.past.runs_used + count_starts(found.decisions))
     ranges = about(found.decisions)
     if not ranges:
         assert found.due == Due(case.first, case.start_of(case.first))
@@ -389,7 +389,7 @@ def test_a_skip_for_overlap_names_a_run_in_flight(case):
 
 @given(cases())
 def test_no_more_is_started_than_max_runs_leaves(case):
-    started = starts(case.planned().decisions)
+    started = count_starts(case.planned().decisions)
     assert case.max_runs is None or case.past.runs_used + started <= case.max_runs
 
 

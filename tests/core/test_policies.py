@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from onbeat import InvalidSchedule
 from onbeat.core.policy import (
-    LONGEST_RETRY,
+    MAX_RETRY_DELAYS,
     POLICIES,
     Policy,
     Rate,
@@ -161,7 +161,7 @@ class TestRetries:
         }
 
     def test_the_longest_list_is_read(self):
-        assert len(self.of(["1s"] * LONGEST_RETRY).delays) == 100
+        assert len(self.of(["1s"] * MAX_RETRY_DELAYS).delays) == 100
 
     @pytest.mark.parametrize(("attempts", "delays"), [(1, ()), (2, (30,)), (4, (30, 60, 120))])
     def test_attempts_are_all_there_are_the_first_included(self, attempts, delays):
@@ -175,7 +175,7 @@ class TestRetries:
 
     def test_the_longest_is_a_day_unless_told(self):
         assert max(self.of({"attempts": 101, "backoff": "1ms"}).delays) == 24 * HOUR
-        assert len(self.of({"attempts": 101, "backoff": "1ms"}).delays) == LONGEST_RETRY
+        assert len(self.of({"attempts": 101, "backoff": "1ms"}).delays) == MAX_RETRY_DELAYS
 
     def test_none_is_longer_than_the_longest_not_even_the_first(self):
         assert self.of({"attempts": 3, "backoff": "10m", "max": "1m"}) == Retries((MINUTE, MINUTE))
@@ -307,7 +307,7 @@ REFUSED = [  # fields, and what is said of them
     ({"retry": "30s"}, f"retry: '30s' is not a list of delays {NO_RETRY}"),
     ({"retry": None}, f"retry: None is not a list of delays {NO_RETRY}"),
     ({"retry": ["30s", 5]}, "retry[1]: the number 5 has no unit (5s, 5m, 5h or 5d)"),
-    ({"retry": ["1s"] * (LONGEST_RETRY + 1)}, "retry: 101 delays (100 at most)"),
+    ({"retry": ["1s"] * (MAX_RETRY_DELAYS + 1)}, "retry: 101 delays (100 at most)"),
     ({"retry": {}}, f"retry.attempts: it is missing {NO_RETRY}"),
     ({"retry": {"attempts": 5}}, f"retry.backoff: it is missing {NO_RETRY}"),
     ({"retry": {"delays": ["1s"], "on": []}}, "retry.on: [] is not a list of reasons ([exit])"),

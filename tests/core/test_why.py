@@ -57,7 +57,7 @@ def explained(run=None, *, when=NOON, now=NOON + HOUR, **fields):
     }
     usual = {"decided_until": now, "created_at": (NOON - 86_400) * 1000}
     schedule = a_schedule("report", **policy)
-    usual["spells"] = [DefinitionSpan(schedule, NOON - 86_400)]
+    usual["definition_spans"] = [DefinitionSpan(schedule, NOON - 86_400)]
     return explain(Facts("report", when, now * 1000, schedule, run=run, **usual | fields))
 
 
@@ -99,7 +99,7 @@ class TestReasons:
     def test_tick_behind_others_would_have_started_after_them(self):
         blocker = RunFacts(6, NOON, Status.SUCCESS, 0, started_at=0, finished_at=NOON * 1000)
         run = a_run(reason="overlap", blocked_by=6)
-        found = explained(run, blocker=blocker, is_first_behind=False)
+        found = explained(run, blocker=blocker, is_first_blocked=False)
         assert found.instead.startswith("with overlap=queue it would have started after the ticks")
 
     def test_blocker_that_has_not_started_refers_to_its_own_why(self):
@@ -328,7 +328,7 @@ class TestInstantsWithoutARow:
             Facts(
                 "report", when, (NOON + 5 * HOUR) * 1000, schedule, decided_until=NOON,
                 past=Past(created_at=NOON - HOUR - 60, runs_used=2),
-                spells=[DefinitionSpan(schedule, NOON - HOUR - 60)],
+                definition_spans=[DefinitionSpan(schedule, NOON - HOUR - 60)],
             )
         )  # fmt: skip
         assert (found.previous, found.following) == (previous, following)
@@ -354,7 +354,7 @@ class TestInstantsWithoutARow:
                 NOON + HOUR,
                 NOON * 1000,
                 schedule,
-                spells=[DefinitionSpan(schedule, NOON)],
+                definition_spans=[DefinitionSpan(schedule, NOON)],
             )
         )
         assert (found.kind, found.sentences) == ("to_come", [said])
@@ -718,11 +718,18 @@ class TestCauses:
 
     def test_deleted_and_redefined_schedule_names_both_times(self):
         schedule = a_schedule("report")
-        spells = [
+        definition_spans = [
             DefinitionSpan(None, 0, NOON - 7200), DefinitionSpan(schedule, NOON - 7200, NOON - 3600),
             DefinitionSpan(None, NOON - 3600, NOON + 60), DefinitionSpan(schedule, NOON + 60),
         ]  # fmt: skip
-        facts = Facts("report", NOON, NOON * 1000, None, created_at=ms("12:01:00"), spells=spells)
+        facts = Facts(
+            "report",
+            NOON,
+            NOON * 1000,
+            None,
+            created_at=ms("12:01:00"),
+            definition_spans=definition_spans,
+        )
         assert explain(facts).headline == (
             "the schedule was deleted at 2026-01-01T11:00:00Z and defined again at "
             "2026-01-01T12:01:00Z"

@@ -4,7 +4,7 @@ import pytest
 
 from onbeat import after, at, calendar, cron, daily, every, startup
 from onbeat.core.explain.describe import describe
-from onbeat.core.explain.dst_notes import YEAR, night_notes
+from onbeat.core.explain.dst_notes import YEAR, clock_change_notes
 from onbeat.core.time.instants import parse_instant
 from onbeat.core.triggers.kinds import Manual
 
@@ -110,7 +110,7 @@ def test_every_kind_reads_as_a_sentence(trigger, expected):
     ids=str,
 )  # fmt: skip
 def test_clock_changes_of_the_next_year_are_noted(trigger, expected):
-    assert night_notes(trigger, JANUARY, JANUARY + YEAR) == expected
+    assert clock_change_notes(trigger, JANUARY, JANUARY + YEAR) == expected
 
 
 GAP = "2026-03-29: 02:30 does not exist in Europe/Berlin (clocks go from 02:00 to 03:00): "
@@ -132,37 +132,44 @@ FOLD = "2026-10-25: 02:30 happens twice in Europe/Berlin (clocks go from 03:00 t
 )  # fmt: skip
 def test_clock_change_is_noted_only_if_it_affects_the_trigger(limits, expected):
     trigger = cron("30 2 * * *", tz="Europe/Berlin", **limits)
-    assert night_notes(trigger, JANUARY, JANUARY + YEAR) == expected
+    assert clock_change_notes(trigger, JANUARY, JANUARY + YEAR) == expected
 
 
 def test_clock_change_is_noted_only_if_it_affects_the_combination():
     nightly = cron("30 2 * * *", tz="Europe/Berlin")
     without = nightly - at("2026-03-29T01:00:00Z")
-    assert night_notes(without, JANUARY, JANUARY + YEAR) == [FOLD + "runs the first time only"]
+    assert clock_change_notes(without, JANUARY, JANUARY + YEAR) == [
+        FOLD + "runs the first time only"
+    ]
     sundays = nightly & cron("0,30 * * * SUN", tz="Europe/Berlin")
-    assert len(night_notes(sundays, JANUARY, JANUARY + YEAR)) == 2
+    assert len(clock_change_notes(sundays, JANUARY, JANUARY + YEAR)) == 2
     mondays = nightly & cron("0,30 * * * MON", tz="Europe/Berlin")
-    assert night_notes(mondays, JANUARY, JANUARY + YEAR) == []
+    assert clock_change_notes(mondays, JANUARY, JANUARY + YEAR) == []
 
 
 def test_many_runs_are_counted_not_listed():
-    assert night_notes(every("1s", max_runs=10**9), JANUARY, JANUARY + YEAR) == []
+    assert clock_change_notes(every("1s", max_runs=10**9), JANUARY, JANUARY + YEAR) == []
     dense = cron("* 2 * * *", tz="Europe/Berlin", max_runs=10**9)
-    assert len(night_notes(dense, JANUARY, JANUARY + YEAR)) == 2
+    assert len(clock_change_notes(dense, JANUARY, JANUARY + YEAR)) == 2
 
 
 def test_repeated_single_time_is_noted():
-    assert night_notes(at("2026-10-25T02:30", tz="Europe/Berlin"), JANUARY, JANUARY + YEAR) == [
-        FOLD + "runs the first time only"
-    ]
+    assert clock_change_notes(
+        at("2026-10-25T02:30", tz="Europe/Berlin"), JANUARY, JANUARY + YEAR
+    ) == [FOLD + "runs the first time only"]
     assert (
-        night_notes(at("2026-10-25T02:30+01:00", tz="Europe/Berlin"), JANUARY, JANUARY + YEAR) == []
+        clock_change_notes(
+            at("2026-10-25T02:30+01:00", tz="Europe/Berlin"), JANUARY, JANUARY + YEAR
+        )
+        == []
     )
 
 
 def test_skipped_day_is_noted():
     december = parse_instant("2011-12-01T00:00:00Z")
-    (note,) = night_notes(cron("0 9 * * *", tz="Pacific/Apia"), december, december + YEAR // 10)
+    (note,) = clock_change_notes(
+        cron("0 9 * * *", tz="Pacific/Apia"), december, december + YEAR // 10
+    )
     assert note.startswith(
         "2011-12-30: 09:00 does not exist in Pacific/Apia (clocks go from 2011-12-30 00:00 to 2011-12-31 00:00)"
     )

@@ -53,8 +53,7 @@ def forked_onbeat(folder):
 
 def serve(at):
     """Fork a process for every command that comes, for ever."""
-    from onbeat.cli import main  # noqa: PLC0415 - not for those who only ask for it
-    from onbeat.cli.command import VERBS  # noqa: PLC0415 - not for those who only ask for it
+    from onbeat.cli.command import VERBS, main  # noqa: PLC0415 - only the child needs it
 
     for place, _ in VERBS.values():
         importlib.import_module(place.split(":")[0])

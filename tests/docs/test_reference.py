@@ -6,7 +6,7 @@ import re
 import click
 import pytest
 
-from onbeat.cli import main
+from onbeat.cli.command import main
 from onbeat.service.access import SCOPES
 from tests.docs.examples import ROOT
 from tests.web.serving import serving

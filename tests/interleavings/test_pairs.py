@@ -25,7 +25,7 @@ OTHERS = (
     "plan by two",
     "announce late",
     "hand back",
-    "disown",
+    "release_unknown",
     "resume",
     "open",
     "cancel waiting",

@@ -193,7 +193,7 @@ class TwoClients:
             self.started += [a] if node is ONE else []
         return list(attempts)
 
-    async def _disown(self, store, held):
+    async def _release_unknown(self, store, held):
         known = {(held["going"].run_id, held["going"].fence)}
         await store.release_unknown(ONE, known, before=self.clock.now() - 2_000)
 
@@ -212,7 +212,7 @@ class TwoClients:
             "announce late": lambda store: self.announce(store, TWO, [held["held", TWO]]),
             "finish": lambda store: store.finish(ended),
             "hand back": lambda store: store.hand_back([held["unwanted", ONE]]),
-            "disown": lambda store: self._disown(store, held),
+            "release_unknown": lambda store: self._release_unknown(store, held),
             "lost": lambda store: store.rescue(ONE),
             "edit": lambda store: self.call(store, "upsert", [edited]),
             "move": lambda store: self.call(store, "upsert", [edited], update_waiting=True),

@@ -20,7 +20,7 @@ from onbeat.core.runs.run import Canceled, Failed, Succeeded
 from onbeat.core.target import Target
 from onbeat.errors import InvalidSchedule
 from onbeat.launchers import command as process
-from onbeat.launchers.command import ProcessLauncher, end_leftovers, forget_output, output_path
+from onbeat.launchers.command import ProcessLauncher, delete_old_output, end_leftovers, output_path
 from onbeat.ports.store import Attempt
 
 NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
@@ -909,6 +909,6 @@ def test_old_output_is_deleted(tmp_path):
         file.parent.mkdir(parents=True)
         file.write_text("printed")
     os.utime(old, (1_000, 1_000))
-    assert forget_output(tmp_path, before=2_000_000) == 1
+    assert delete_old_output(tmp_path, before=2_000_000) == 1
     assert not old.parent.exists()
     assert new.exists()

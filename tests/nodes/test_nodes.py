@@ -104,7 +104,7 @@ def test_node_stops_when_requested(postgres_url):
             await beat.open()
             await beat.begin()
             (own,) = set(await nodes_of(beat)) - {engine_of(other)._node.node_id}
-            await other.service.ask_to_stop([own])
+            await other.service.request_stop([own])
             async with asyncio.timeout(SOON):
                 await beat.until(asyncio.Event())
             left = set(await nodes_of(other))
@@ -127,7 +127,7 @@ def test_a_node_that_fails_on_its_way_does_not_wait_for_ever(postgres_url, monke
         await beat.begin()
         if when == "it stops":
             monkeypatch.setattr(PostgresStore, "unregister", refuse)
-            await beat.service.ask_to_stop(list(await nodes_of(beat)))
+            await beat.service.request_stop(list(await nodes_of(beat)))
         else:
             monkeypatch.setattr(PostgresStore, "register", refuse)
             tamper(postgres_url, "DELETE FROM nodes")

@@ -12,7 +12,7 @@ import yaml
 from click.testing import CliRunner
 
 from onbeat import Onbeat
-from onbeat.cli import main
+from onbeat.cli.command import main
 from onbeat.testing import ManualClock
 from tests.inside import launcher_of
 

@@ -222,7 +222,7 @@ class Afterwards:
         life = self._life
         for run in life.runs.values():
             model = life.models[run.schedule_id]
-            held = model.paused and not run.is_asked_for
+            held = model.paused and not run.is_requested
             if not (run.is_over or held or life.is_sick(run.schedule_id)):
                 life.require(self._has_a_turn_to_come(run), "nothing is stuck", f"{run}")
             if model.schedule_id != "e" and model.used >= 2 and model.next_tick() is None:

@@ -410,7 +410,7 @@ class Checker(Life):
         self.seen["tried again by an earlier revision"] += run.revision != current and run.tries > 0
 
     def on_run_started(self, event):
-        direct = event.was_just_decided
+        direct = event.is_first_event
         if direct:
             self._decided_to_start(event)
         run = self.runs[event.run_id]

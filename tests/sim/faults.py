@@ -6,7 +6,7 @@ RARE = [
     f"{side} of {call}"
     for side in ("call", "answer")
     for call in (
-        "register", "plan_due", "claim", "announce", "hand_back", "finish", "decline", "expire",
+        "register", "plan_due", "claim", "announce", "hand_back", "finish", "skip_condition", "expire",
         "to_end",
     )
 ] + ["launch", "launched", "outcome", "commit", "probe", "answer of a probe"]  # fmt: skip

@@ -194,7 +194,7 @@ class RunModel:
         return self.state in ("CLAIMED", "STARTED")
 
     @property
-    def is_asked_for(self):
+    def is_requested(self):
         return self.manual or self.backfill
 
     @property
@@ -210,7 +210,7 @@ class RunModel:
     @property
     def awaits_retry(self):
         """Whether a fresh tick takes its place."""
-        return self.state == "ENQUEUED" and self.was_tried and not self.is_asked_for
+        return self.state == "ENQUEUED" and self.was_tried and not self.is_requested
 
     @property
     def was_deferred(self):
@@ -224,9 +224,9 @@ class RunModel:
         if self.state == "ENQUEUED":
             fresh = not self.was_tried and not self.backfill
             return fresh and self.due_at <= max(now, self.enqueued_at)
-        return self.asked is not None or not self.is_unheard_of(now)
+        return self.asked is not None or not self.is_unreported(now)
 
-    def is_unheard_of(self, now):
+    def is_unreported(self, now):
         """Whether it was accepted, and should have been heard of by now."""
         return self.heard_by is not None and self.heard_by <= now
 
@@ -336,7 +336,7 @@ class Life:
     def pass_by(self, run):
         """Note which runs are not in the way of this one any more, by the clock of now."""
         unfinished = self.unfinished(run.schedule_id)
-        run.passed_by |= {other.run_id for other in unfinished if other.is_unheard_of(self.now)}
+        run.passed_by |= {other.run_id for other in unfinished if other.is_unreported(self.now)}
 
     def wait(self, run, *, due_at):
         """Have a run wait again that was started, or claimed."""

@@ -359,7 +359,7 @@ MUTANTS = [
     Mutant("a backfilled run blocks ticks", "onbeat.core.runs.run:Run.in_flight",
            replace("self.is_backfill and ...", "False")),
     Mutant("a fresh tick ends a backfilled run", "onbeat.core.decide.overlap:OverlapPlanner.__init__",
-           replace("$RUN.is_asked_for", "$RUN.request_id")),
+           replace("$RUN.is_requested", "$RUN.request_id")),
     Mutant("backfilled runs are released first", "onbeat.core.decide.outcomes:to_release",
            replace("($RUN.is_backfill, $RUN.run_at)", "$RUN.run_at")),
     Mutant("a backfilled run is not judged", "onbeat.core.runs.run:Run.was_deferred",

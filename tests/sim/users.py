@@ -136,7 +136,7 @@ class Users:
         named = self._may_update()
         if self._rng.random() < 0.2:
             past = self._now() - self._rng.choice([0, 5, 60, 4000]) * 1000
-            named["beginnings"] = {name: InitialPosition(ticked_at=past)}
+            named["initial_positions"] = {name: InitialPosition(ticked_at=past)}
         answer = await self._call("upsert", [schedule], **named)
         if answer and answer[0].change == "created" and answer[0].revision > 1:
             self._world.seen["recreated"] += 1

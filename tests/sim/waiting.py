@@ -20,7 +20,7 @@ class Waiting:
     def is_rightly_limited(self, run, is_up):
         """Only an edit that finds no node up limits a run, to the grace of its tick."""
         life = self._life
-        edited = run.schedule_id in life.tx.edited and not run.is_asked_for
+        edited = run.schedule_id in life.tx.edited and not run.is_requested
         blocker = life.runs.get(run.blocked_by)
         turn = blocker is not None and blocker.state not in ("ENQUEUED", *OVER)
         told = f"{run}"
@@ -61,7 +61,7 @@ class Waiting:
         self.is_free(run, "claimed")
         model = life.models[run.schedule_id]
         if not life.is_sick(run.schedule_id):
-            wanted = model.policy.enabled or run.is_asked_for
+            wanted = model.policy.enabled or run.is_requested
             on = model.schedule.target.is_enabled and wanted
             life.require(on, "what is disabled starts nothing", f"claimed {run}")
         if not run.manual:
@@ -85,7 +85,7 @@ class Waiting:
         """Nothing is claimed or started behind a closed gate, nor unasked during a pause."""
         life, model = self._life, self._life.models[run.schedule_id]
         life.require(life.gate_open, "acknowledged calls hold", f"{what} behind a closed gate")
-        free = run.is_asked_for or not model.paused
+        free = run.is_requested or not model.paused
         life.require(free, "acknowledged calls hold", f"{what} while paused: {run}")
         life.seen["a manual run while paused"] += run.manual and model.paused
         life.seen["a backfilled run while paused"] += run.backfill and model.paused
@@ -133,10 +133,10 @@ class Waiting:
         life, model = self._life, self._life.models[run.schedule_id]
         waits = run.state == "ENQUEUED" and run.blocked_by is None and run.due_at <= life.now
         in_time = run.deadline is None or run.deadline > life.now
-        free = run.is_asked_for or not model.paused
+        free = run.is_requested or not model.paused
         # One whose end only those may decide who hold what follows from it is waited for.
         others = life.unfinished(run.schedule_id)
-        unheard = any(other.is_unheard_of(life.now) for other in others)
+        unheard = any(other.is_unreported(life.now) for other in others)
         sick = life.is_sick(run.schedule_id)
         return waits and in_time and free and not unheard and not sick
 
@@ -204,7 +204,7 @@ class Waiting:
 
     def _waited_too_long(self, run, event, came, end):
         life, model = self._life, self._life.models[run.schedule_id]
-        stale = run.due_at < end - model.policy.grace and not run.is_asked_for
+        stale = run.due_at < end - model.policy.grace and not run.is_requested
         life.require(came and stale, "every reason has its cause", f"{event}: {run}")
 
     def _because_of_disabled(self, run, event):
@@ -212,9 +212,9 @@ class Waiting:
         life, model = self._life, self._life.models[run.schedule_id]
         off = not model.schedule.target.is_enabled
         if event.reason == "disabled":
-            off = not (model.policy.enabled or run.is_asked_for)
+            off = not (model.policy.enabled or run.is_requested)
         ready = run.blocked_by is None and run.due_at <= life.now
-        again = run.was_tried and not run.is_asked_for
+        again = run.was_tried and not run.is_requested
         told = f"{event}: {run}"
 
         def with_a_tick():

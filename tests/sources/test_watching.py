@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onbeat.sources.watch import Watched, watch
+from onbeat.sources.watch import WatchedFile, watch
 
 
 class ScriptEnded(Exception):  # noqa: N818 - it is not an error
@@ -44,14 +44,14 @@ def file(tmp_path):
 
 
 def test_unchanged_file_is_not_applied(file):
-    assert play(Watched(file), None, None, None) == []
+    assert play(WatchedFile(file), None, None, None) == []
 
 
 def test_changed_file_is_applied_once_when_writing_stops(file):
     def longer():
         file.write_text(f"{file.read_text()} more")
 
-    assert play(Watched(file), longer, longer, longer, None, None, None) == [3]
+    assert play(WatchedFile(file), longer, longer, longer, None, None, None) == [3]
 
 
 def test_file_replaced_with_same_time_and_size_is_applied(file):
@@ -63,22 +63,22 @@ def test_file_replaced_with_same_time_and_size_is_applied(file):
         os.utime(new, ns=(times.st_atime_ns, times.st_mtime_ns))
         new.replace(file)
 
-    assert play(Watched(file), put, None, None) == [1]
+    assert play(WatchedFile(file), put, None, None) == [1]
 
 
 def test_file_that_is_deleted_and_created_again_is_applied_each_time(file):
     steps = [file.unlink, None, None, lambda: file.write_text("again"), None, None]
-    assert play(Watched(file), *steps) == [1, 4]
+    assert play(WatchedFile(file), *steps) == [1, 4]
 
 
 def test_file_created_later_is_applied(tmp_path):
     file = tmp_path / "later.yaml"
-    assert play(Watched(file), None, lambda: file.write_text("now"), None, None) == [2]
+    assert play(WatchedFile(file), None, lambda: file.write_text("now"), None, None) == [2]
 
 
 def test_file_that_could_not_be_applied_is_tried_again(file):
-    assert play(Watched(file), lambda: file.write_text("two"), None, None, None, None, fails=2) == [1, 2, 3]  # fmt: skip
+    assert play(WatchedFile(file), lambda: file.write_text("two"), None, None, None, None, fails=2) == [1, 2, 3]  # fmt: skip
 
 
 def test_invalid_file_name_counts_as_a_missing_file():
-    assert play(Watched(Path("a\0b")), None, None) == []
+    assert play(WatchedFile(Path("a\0b")), None, None) == []

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from onbeat.core.runs.run import Failed, Succeeded
-from onbeat.errors import ChangedSince, NoSuchRun, NoSuchSchedule, NotAllowed
+from onbeat.errors import NoSuchRun, NoSuchSchedule, NotAllowed, RevisionConflict
 from onbeat.ports.rows import RunFilter, ScheduleFilter
 from onbeat.testing import a_schedule
 
@@ -74,7 +74,7 @@ class TestBy:
 class TestOwners:
     async def test_an_owner_sees_their_own_and_nothing_else(self, world):
         await share(world)
-        ann = world.store.as_caller("ann", only_of="ann")
+        ann = world.store.as_caller("ann", only_owner="ann")
         (run,), (foreign,) = await world.rows("ann/1"), await world.rows("bob/1")
         assert ids(await ann.schedules()) == ids(await ann.runs()) == ["ann/1"]
         assert await ann.schedule("bob/1") is None
@@ -90,7 +90,7 @@ class TestOwners:
 
     async def test_owner_changes_nothing_of_other_owners(self, world):
         await share(world)
-        ann = world.store.as_caller("ann", only_of="ann")
+        ann = world.store.as_caller("ann", only_owner="ann")
         (foreign,) = await world.rows("bob/1")
         before = await world.store.schedules(), await world.rows(), await world.store.events()
         for refused in (
@@ -115,7 +115,7 @@ class TestOwners:
     async def test_deleted_schedule_of_another_owner_is_not_recreated(self, world):
         await share(world)
         await world.store.delete("bob/1")
-        ann = world.store.as_caller("ann", only_of="ann")
+        ann = world.store.as_caller("ann", only_owner="ann")
         with pytest.raises(NotAllowed):
             await ann.upsert([a_schedule("bob/1")], user_id="ann")
 
@@ -125,13 +125,13 @@ class TestRevisions:
         await world.define()
         await world.define(every="2h")
         for expected, told in ((1, "but revision 1 was"), (None, "but no schedule was")):
-            with pytest.raises(ChangedSince, match=told):
+            with pytest.raises(RevisionConflict, match=told):
                 await world.store.upsert(
                     [a_schedule("report", every="3h")], expected={"report": expected}
                 )
-        with pytest.raises(ChangedSince, match="does not exist, but revision 1 was expected"):
+        with pytest.raises(RevisionConflict, match="does not exist, but revision 1 was expected"):
             await world.store.upsert([a_schedule("other")], expected={"other": 1})
-        with pytest.raises(ChangedSince):
+        with pytest.raises(RevisionConflict):
             await world.store.delete("report", expected=1)
         assert ids(await world.store.schedules()) == ["report"]
         (done,) = await world.store.upsert(
@@ -149,7 +149,7 @@ class TestRevisions:
             for store, every in ((world.store, "2h"), (other, "3h"))
         ]
         found = await asyncio.gather(*edits, return_exceptions=True)
-        assert sorted(type(each).__name__ for each in found) == ["ChangedSince", "list"]
+        assert sorted(type(each).__name__ for each in found) == ["RevisionConflict", "list"]
         assert (await world.schedule()).revision == 2
 
     async def test_defining_and_removing_is_one_change_or_none(self, world):

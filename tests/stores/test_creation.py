@@ -3,7 +3,7 @@
 import pytest
 
 from onbeat.core.time.instants import parse_instant
-from onbeat.errors import ChangedSince, InvalidSchedule, NotAllowed
+from onbeat.errors import InvalidSchedule, NotAllowed, RevisionConflict
 from onbeat.events import RunSkipped, ScheduleChanged, ScheduleCreated
 from onbeat.ports.store import InitialPosition
 from onbeat.stores.sql import bulk_create, transaction
@@ -46,7 +46,7 @@ async def test_schedule_is_the_same_defined_with_others_or_alone(world):
         name = f"alone/{n:02}"
         begin = {name: InitialPosition()}
         await world.store.upsert(
-            [a_schedule(name, **fields)], source="file.yaml", user_id="ada", beginnings=begin
+            [a_schedule(name, **fields)], source="file.yaml", user_id="ada", initial_positions=begin
         )
     hashed = 3  # what H is depends on the id
     for n in set(range(len(KINDS))) - {hashed}:
@@ -107,7 +107,7 @@ async def test_nothing_is_defined_if_one_cannot_be(world):
 
 async def test_schedule_of_another_owner_is_refused_among_new_ones(world):
     await world.store.upsert([a_schedule("a")], user_id="ada")
-    store = world.store.as_caller("bob", only_of="bob")
+    store = world.store.as_caller("bob", only_owner="bob")
     with pytest.raises(NotAllowed, match="a belongs to another owner"):
         await store.upsert([a_schedule("b"), a_schedule("a")], user_id="bob")
     assert await world.schedule("b") is None
@@ -116,7 +116,7 @@ async def test_schedule_of_another_owner_is_refused_among_new_ones(world):
 @pytest.mark.parametrize("expected", [{"a": 1, "b": 1}, {"a": 2, "b": None}, {"a": None}])
 async def test_revision_that_is_not_expected_is_refused_among_many(world, expected):
     await world.store.upsert([a_schedule("a")])
-    with pytest.raises(ChangedSince):
+    with pytest.raises(RevisionConflict):
         await world.store.upsert([a_schedule("a"), a_schedule("b")], expected=expected)
     await world.store.upsert([a_schedule("a"), a_schedule("b")], expected={"a": 1, "b": None})
 

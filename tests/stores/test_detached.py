@@ -70,7 +70,7 @@ async def test_replacement_waits_until_a_detached_run_is_cancelled(world):
     attempt = await lost(world, overlap="replace")
     await world.tick()
     found = await world.start_one()
-    assert (found.run_id, found.is_to_end) == (attempt.run_id, True)
+    assert (found.run_id, found.is_cancel_requested) == (attempt.run_id, True)
     await world.end(found, Canceled("ended"))
     assert await world.runs("status reason") == [("CANCELED", "superseded"), ("ENQUEUED", None)]
     assert (await world.start_one()).run_at == attempt.run_at + 3600
@@ -132,7 +132,7 @@ async def test_detached_run_with_a_cancellation_request_is_reattached_only_to_ca
     await world.reopen()
     await world.register(offers=OFFERS)
     found = await world.start_one()
-    assert (found.may_run, found.is_to_end) == (True, True)
+    assert (found.may_run, found.is_cancel_requested) == (True, True)
     await world.end(found, Canceled("ended"))
     assert await world.runs("status reason") == [("CANCELED", "canceled")]
 
@@ -146,16 +146,16 @@ async def test_canceling_a_detached_run_reattaches_and_cancels_it(world):
     await world.tick()  # it is still in the way
     assert await world.runs("status") == ["ENQUEUED", "SKIPPED"]
     found = await world.start_one()
-    assert (found.may_run, found.is_to_end) == (True, True)
+    assert (found.may_run, found.is_cancel_requested) == (True, True)
     await world.store.hand_back([found])
-    assert (await world.start_one()).is_to_end
+    assert (await world.start_one()).is_cancel_requested
 
 
 async def test_detached_run_of_a_deleted_schedule_is_reattached_and_finishes(world):
     await lost(world)
     await world.store.delete("report")
     found = await world.start_one()
-    assert (found.may_run, found.is_to_end) == (True, False)
+    assert (found.may_run, found.is_cancel_requested) == (True, False)
     await world.end(found, Succeeded(7))
     assert await world.runs("status result") == [("SUCCESS", 7)]
 

@@ -18,8 +18,8 @@ async def test_documents_of_a_kind_are_listed_by_name_in_pages(world):
     for name in ("b", "c", "a"):
         await world.store.keep("dag", name, name)
     await world.store.keep("session", "d", 1)
-    assert [row.name for row in await world.store.kept_all("dag")] == ["a", "b", "c"]
-    page = await world.store.kept_all("dag", after="a", limit=1)
+    assert [row.name for row in await world.store.list_documents("dag")] == ["a", "b", "c"]
+    page = await world.store.list_documents("dag", after="a", limit=1)
     assert [row.name for row in page] == ["b"]
 
 
@@ -31,15 +31,18 @@ async def test_documents_changed_since_a_time_are_listed(world):
     await world.store.keep("dag", "old", 1)  # unchanged: nothing was written
     await world.store.keep("dag", "edited", 2)
     await world.store.keep("dag", "new", 1)
-    assert [row.name for row in await world.store.kept_all("dag", since=since)] == ["edited", "new"]
-    assert [row.name for row in await world.store.kept_all("dag", since=since, limit=1)] == [
+    assert [row.name for row in await world.store.list_documents("dag", since=since)] == [
+        "edited",
+        "new",
+    ]
+    assert [row.name for row in await world.store.list_documents("dag", since=since, limit=1)] == [
         "edited"
     ]
-    assert await world.store.kept_all("dag", since=since + 1) == []
-    found = await world.store.kept_all("dag", since=since, but=["edited", "old"])
+    assert await world.store.list_documents("dag", since=since + 1) == []
+    found = await world.store.list_documents("dag", since=since, but=["edited", "old"])
     assert [row.name for row in found] == ["new"]
-    bobs = world.store.as_caller("token:bob", only_of="bob")
-    assert await bobs.kept_all("dag", since=since) == []
+    bobs = world.store.as_caller("token:bob", only_owner="bob")
+    assert await bobs.list_documents("dag", since=since) == []
 
 
 async def test_document_is_deleted_once(world):
@@ -57,15 +60,15 @@ async def test_keeping_the_same_again_writes_nothing(world):
 
 async def test_to_an_owner_there_is_nothing_but_their_own(world):
     await world.store.keep("dag", "report", 1, user_id="ada")
-    bobs = world.store.as_caller("token:bob", only_of="bob")
+    bobs = world.store.as_caller("token:bob", only_owner="bob")
     assert await bobs.kept("dag", "report") is None
-    assert await bobs.kept_all("dag") == []
+    assert await bobs.list_documents("dag") == []
     assert not await bobs.forget("dag", "report")
     for body in (2, 1):  # also if it is the same
         with pytest.raises(NotAllowed, match="another owner"):
             await bobs.keep("dag", "report", body, user_id="bob")
     await bobs.keep("dag", "own", 3, user_id="bob")
-    assert [row.name for row in await bobs.kept_all("dag")] == ["own"]
+    assert [row.name for row in await bobs.list_documents("dag")] == ["own"]
     assert (await world.store.kept("dag", "report")).body == 1
 
 
@@ -73,4 +76,4 @@ async def test_to_an_owner_there_is_nothing_but_their_own(world):
 async def test_document_that_is_too_long_or_not_json_is_refused(world, body):
     with pytest.raises(InvalidSchedule):
         await world.store.keep("dag", "report", body)
-    assert await world.store.kept_all("dag") == []
+    assert await world.store.list_documents("dag") == []

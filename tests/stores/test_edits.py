@@ -10,8 +10,8 @@ import pytest
 from onbeat.core.decide.edits import (
     EditForecast,
     PlannedRecord,
-    foresee,
-    foreseen_words,
+    describe_forecast,
+    forecast_edit,
     is_retimed,
 )
 from onbeat.core.explain.why import explain
@@ -226,8 +226,8 @@ class TestEditsWhileNoNodeIsUp:
         world.clock.advance("1h20s")
         found = await world.store.before_edits(["report"])
         new = a_schedule("report", every="1d", run=NEW)
-        said = foresee(found["report"], new, now=world.clock.now())
-        (words,) = foreseen_words(said)
+        said = forecast_edit(found["report"], new, now=world.clock.now())
+        (words,) = describe_forecast(said)
         assert words == (
             "starts 1 tick (2026-01-01T13:00:00Z) if a node is up by 2026-01-01T13:01:00.000Z, "
             "by revision 1"
@@ -384,7 +384,9 @@ class TestOneRevision:
         await world.end(attempt)
         world.clock.advance("1h")
         await world.store.prune(before=world.clock.now())
-        assert (await world.store.facts("report", None)).spells[0].schedule.description == "2"
+        assert (await world.store.facts("report", None)).definition_spans[
+            0
+        ].schedule.description == "2"
 
     async def test_a_run_backfilled_after_an_edit_has_nothing_of_the_old_template(self, world):
         attempt = await world.going(run={"command": ["old", "{{ iteration }}"]})
@@ -463,7 +465,7 @@ class TestUpdateWaiting:
 class TestForeseeing:
     async def foreseen(self, world, new, **asked):
         found = await world.store.before_edits(["report"])
-        return foresee(found.get("report"), new, now=world.clock.now(), **asked)
+        return forecast_edit(found.get("report"), new, now=world.clock.now(), **asked)
 
     async def test_rows_that_an_edit_records_are_previewed(self, world):
         await world.define(run=OLD)
@@ -491,7 +493,7 @@ class TestForeseeing:
         assert (found.starts, found.revision, found.by_planner) == ([at("15:00")], 2, True)
 
     async def test_missing_schedule_has_no_preview(self, world):
-        assert (await self.foreseen(world, a_schedule("report"))).is_nothing
+        assert (await self.foreseen(world, a_schedule("report"))).changes_nothing
         assert await world.store.before_edits(["report"]) == {}
 
 
@@ -558,13 +560,13 @@ class TestPlanAndApplyAgree:
         is_put_off = (row.next_due_at or 0) > now >= (row.next_run_at or 0) * 1000
         if is_put_off and not is_retimed(found.schedule, new):
             return Counter()  # the planner decides it when its turn comes
-        said = foresee(found, new, now=now, update_waiting=moves)
+        said = forecast_edit(found, new, now=now, update_waiting=moves)
         before = {row.run_id: row for row in await world.rows(name)}
         await world.store.upsert([new], update_waiting=moves)
         if said.by_planner:
             await world.plan(limit=1000)
         did = await self.done(world, name, before, said)
-        assert foreseen_words(did) == foreseen_words(said)
+        assert describe_forecast(did) == describe_forecast(said)
         assert did == said
         return Counter({what: bool(getattr(said, what)) for what in ("starts", "records", "keeps",
                                                                      "moves", "ends")})  # fmt: skip

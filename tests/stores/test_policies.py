@@ -10,7 +10,7 @@ from onbeat.core.decide.backfill import Add, Refuse, Revive
 from onbeat.core.decide.outcomes import UNREPORTED
 from onbeat.core.explain.attempts import UNLAUNCHED
 from onbeat.core.explain.why import explain
-from onbeat.core.notify.channels import BEGINNING
+from onbeat.core.notify.channels import REFERENCE_START
 from onbeat.core.runs.run import Accepted, Busy, Canceled, Failed, Gone, Lost, Succeeded, run_key
 from onbeat.core.time.instants import parse_instant
 from onbeat.errors import NoSuchRun, RunIsHeld, RunIsOver
@@ -613,7 +613,9 @@ class TestRendering:
             await world.tick()
             attempt = await world.start_one()
             names = [
-                each for each in attempt.target.fields["env"].values() if BEGINNING.search(each)
+                each
+                for each in attempt.target.fields["env"].values()
+                if REFERENCE_START.search(each)
             ]
             assert names == ["secret://a"]
             assert attempt.target.fields["command"] == ["echo", result]

@@ -342,7 +342,7 @@ async def test_definitions_are_remembered_by_several_threads(world, monkeypatch)
 
 
 async def test_node_is_notified_of_a_request_to_stop(world):
-    assert await world.store.ask_to_stop([world.node.node_id, "nobody"]) == 1
+    assert await world.store.request_stop([world.node.node_id, "nobody"]) == 1
     assert (await world.store.heartbeat(world.node)).is_stop_requested
     assert [row.is_stopping for row in await world.store.nodes()] == [True]
 

@@ -13,8 +13,8 @@ MINUTE, HOUR = 60_000, 3_600_000
 
 
 async def standing(world, name="report"):
-    found = await world.store.standings()
-    return {each.schedule.schedule_id: each for each in found.standings}[name]
+    found = await world.store.read_snapshot()
+    return {each.schedule.schedule_id: each for each in found.schedules}[name]
 
 
 async def run_for(world, length, outcome=None):
@@ -75,7 +75,7 @@ async def test_snapshot_has_groups_gate_and_nodes(world):
     await world.define(group="gpu")
     await world.store.set_group("gpu", places=3)
     await world.store.set_gate(is_open=False)
-    found = await world.store.standings()
+    found = await world.store.read_snapshot()
     assert (dict(found.places), found.gate_is_open, found.is_up) == ({"gpu": 3}, False, True)
     assert found.now == world.clock.now()
 
@@ -83,30 +83,30 @@ async def test_snapshot_has_groups_gate_and_nodes(world):
 async def test_snapshot_of_an_owner_has_no_other_schedules(world):
     await world.define("a")
     await world.define("b")
-    assert (await world.store.as_caller("me", only_of="me").standings()).standings == ()
-    assert (await world.store.as_caller("all", only_of="").standings()).standings != ()
+    assert (await world.store.as_caller("me", only_owner="me").read_snapshot()).schedules == ()
+    assert (await world.store.as_caller("all", only_owner="").read_snapshot()).schedules != ()
 
 
 async def test_unreadable_schedule_is_named_and_left_out_of_the_snapshot(world):
     await world.define("a")
     await world.define("broken")
     world.database.tamper("UPDATE schedules SET definition = '{' WHERE schedule_id = 'broken'")
-    found = await world.store.standings()
+    found = await world.store.read_snapshot()
     assert found.unreadable == ("broken",)
-    assert [each.schedule.schedule_id for each in found.standings] == ["a"]
+    assert [each.schedule.schedule_id for each in found.schedules] == ["a"]
 
 
 async def test_deleted_schedule_is_not_in_the_snapshot(world):
     await world.define()
     await run_for(world, MINUTE)
     await world.store.delete("report")
-    assert (await world.store.standings()).standings == ()
+    assert (await world.store.read_snapshot()).schedules == ()
 
 
 async def test_a_forecast_begins_there(world):
     await world.define(max_runs=4)
     await run_for(world, 90 * 1000)
-    simulation = Simulation(await world.store.standings(), until=world.clock.now() + 24 * HOUR)
+    simulation = Simulation(await world.store.read_snapshot(), until=world.clock.now() + 24 * HOUR)
     for _ in simulation.steps():
         pass
     (found,) = simulation.forecast().schedules
@@ -128,11 +128,11 @@ async def test_snapshot_reads_only_runs_of_the_calling_owner(world, monkeypatch)
     for attempt in await world.start():
         await world.end(attempt, Succeeded())
     await world.tick()
-    found = await world.store.as_caller("ann", only_of="ann").standings()
-    assert [each.schedule.schedule_id for each in found.standings] == ["ann"]
-    assert len(found.standings[0].unfinished) == 1
-    assert found.standings[0].length is not None
+    found = await world.store.as_caller("ann", only_owner="ann").read_snapshot()
+    assert [each.schedule.schedule_id for each in found.schedules] == ["ann"]
+    assert len(found.schedules[0].unfinished) == 1
+    assert found.schedules[0].length is not None
     assert read == ["ann", "ann"]
     read.clear()
-    await world.store.standings()
+    await world.store.read_snapshot()
     assert sorted(read) == ["ann", "ann", "bob", "bob"]

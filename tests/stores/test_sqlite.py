@@ -18,7 +18,7 @@ from onbeat.ports.store import Finished, Node, RescueResult
 from onbeat.stores.sql import nodes
 from onbeat.stores.sqlite.database import APPLICATION
 from onbeat.stores.sqlite.migrations import MIGRATIONS
-from onbeat.stores.sqlite.store import SqliteStore, who_holds
+from onbeat.stores.sqlite.store import SqliteStore, find_lock_holder
 from onbeat.testing import ManualClock, a_schedule
 from tests.inside import in_transaction
 
@@ -208,11 +208,11 @@ class TestTheLock:
                 StoreHeld, match=r"held by here, process \d+ \(stop it: onbeat down"
             ):
                 await second.register(NODE)
-            held = who_holds(path)
+            held = find_lock_holder(path)
             await second.upsert([a_schedule()])  # a client may
             await second.close()
             await first.close()
-            return held, who_holds(path)
+            return held, find_lock_holder(path)
 
         held, after = asyncio.run(play())
         assert held.name == "here"

@@ -120,7 +120,7 @@ async def test_token_events_name_the_creator_and_never_a_secret(world):
 
 async def test_owner_of_schedules_sees_no_token_events(world):
     await world.store.add_token(a_token(owner="ann"), "digest")
-    assert await world.store.as_caller("", only_of="ann").events() == []
+    assert await world.store.as_caller("", only_owner="ann").events() == []
 
 
 async def test_everybody_signs_with_one_key(world):

@@ -96,7 +96,7 @@ async def test_due_rows_of_the_next_hours_are_followed_before_the_node_plans(wor
     found = await next_ticks(world)
     assert (found["soon"], found["tokyo"]) == (at("13:30"), at("20:00"))
     assert (await world.store.overview()).following.done == 1
-    of_ann = world.store.as_caller("ann", only_of="ann")
+    of_ann = world.store.as_caller("ann", only_owner="ann")
     assert (await of_ann.overview()).following is None, "it counts the schedules of all owners"
 
 

@@ -182,7 +182,7 @@ def everything(api):
         return (
             await service.schedules(), await service.runs(limit=10_000), await service.groups(),
             await service.tokens.all(), (await service.overview()).gate_open,
-            await service.newest_event(), await service.kept_all("workflow"),
+            await service.newest_event(), await service.list_documents("workflow"),
         )  # fmt: skip
 
     return api.do(read())
@@ -294,8 +294,8 @@ def test_why_does_not_name_schedules_of_other_owners_in_a_group(shared):
     ]
     assert run["status"] == "ENQUEUED"
 
-    async def facts(only_of):
-        store = shared.beat.service._all.as_caller("x", only_of=only_of)
+    async def facts(only_owner):
+        store = shared.beat.service._all.as_caller("x", only_owner=only_owner)
         return (await store.facts("ann/long", None)).group
 
     own, all_of_them = shared.do(facts("ann")), shared.do(facts(None))

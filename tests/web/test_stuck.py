@@ -5,7 +5,7 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from onbeat.cli import main
+from onbeat.cli.command import main
 from onbeat.engine import node
 from tests.web.serving import serving
 from tests.web.waiting import eventually

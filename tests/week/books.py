@@ -61,7 +61,7 @@ class Run:
         return self.state == "running" or (self.state == "waiting" and self.waits_for == "start")
 
     @property
-    def unstarted_end(self):
+    def unstarted_status(self):
         """Its outcome if it ends while waiting: a failure if an attempt was made."""
         return "failed" if self.attempts > self.deferrals else "skipped"
 

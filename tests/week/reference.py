@@ -113,7 +113,7 @@ class Reference:
             return
         # A run awaiting a retry is not in flight: a new tick ends it first.
         for other in waiting:
-            self._end(other, other.unstarted_end, "superseded")
+            self._end(other, other.unstarted_status, "superseded")
         if "rate" in fields and self._is_over_rate(schedule):
             self._end(run, "skipped", "rate")
             return
@@ -309,7 +309,7 @@ class Reference:
         self._skip_all(schedule, due, reason)
         for run in schedule.waiting():
             if run.due_at < self.now - GRACE:
-                self._end(run, run.unstarted_end, reason)
+                self._end(run, run.unstarted_status, reason)
             elif run.waits_for != "queue":
                 self._at(max(self.now, run.due_at), STARTS, self._start_run, run)
 

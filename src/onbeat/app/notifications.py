@@ -14,7 +14,7 @@ from onbeat.core.notify.notifications import (
     compose_message,
 )
 from onbeat.engine.outbox import LONGEST_SEND, ChannelAdapter, Outbox
-from onbeat.errors import InvalidSchedule, InvalidSettings, meant, shown
+from onbeat.errors import InvalidSchedule, InvalidSettings, did_you_mean, quote_value
 from onbeat.files.secrets import read_secret
 from onbeat.ports.notifier import Notifier
 from onbeat.ports.store import Store
@@ -33,8 +33,8 @@ async def try_out(settings: Settings, name: str, *, now: int) -> Delivery:
     """Send a test message to a channel directly, without the outbox; return the delivery."""
     known = {channel.name: channel for channel in settings.notify}
     if name not in known:
-        problem = f"there is no channel {shown(name)}"
-        raise InvalidSettings("CHANNEL", problem, hint=meant(name, known))
+        problem = f"there is no channel {quote_value(name)}"
+        raise InvalidSettings("CHANNEL", problem, hint=did_you_mean(name, known))
     notifier = wire(known[name], settings).notifier
     about = compose_message([Notification("test", "onbeat", now)])
     sending = asyncio.ensure_future(

@@ -26,7 +26,7 @@ from onbeat.core.target import read_target
 from onbeat.core.triggers.base import Trigger
 from onbeat.engine.node import Activity
 from onbeat.engine.store_retry import until_answered
-from onbeat.errors import InvalidSchedule, InvalidSettings, naming, shown
+from onbeat.errors import InvalidSchedule, InvalidSettings, in_field, quote_value
 from onbeat.launchers.python.launcher import Function, FunctionLauncher
 from onbeat.ports.clock import Clock
 from onbeat.ports.launcher import Launcher, check_launch
@@ -87,7 +87,7 @@ class Onbeat:
         """
         if not isinstance(trigger, Trigger):
             hint = '@beat.schedule(every("5m")), or cron, daily, at, ...'
-            raise InvalidSchedule("trigger", f"{shown(trigger)} is not a trigger", hint=hint)
+            raise InvalidSchedule("trigger", f"{quote_value(trigger)} is not a trigger", hint=hint)
 
         def decorate(function: F) -> F:
             schedule_id = name or function.__name__
@@ -106,7 +106,7 @@ class Onbeat:
             found = check_schedule(
                 Schedule(schedule_id, trigger, target, read_policy(policy), when=probe)
             )
-            with naming(schedule_id):
+            with in_field(schedule_id):
                 check_launch(found, {**checking_launchers(), "python": self._functions})
             self._decorated[schedule_id] = found
             return function
@@ -119,9 +119,11 @@ class Onbeat:
             problem = f"{name!r} is registered while the scheduler is running"
             raise InvalidSchedule("python", problem, hint="register before it runs")
         if not ID.fullmatch(name):
-            raise InvalidSchedule("python", f"{shown(name)} is not a name", hint="such as nightly")
+            raise InvalidSchedule(
+                "python", f"{quote_value(name)} is not a name", hint="such as nightly"
+            )
         if not callable(function):
-            problem = f"{shown(function)} is not a function"
+            problem = f"{quote_value(function)} is not a function"
             raise InvalidSchedule("python", problem, hint="a function, plain or async")
         self._functions.register(name, function)
 
@@ -139,7 +141,7 @@ class Onbeat:
             )
             raise InvalidSchedule("executor", problem, hint="set one executor, before it runs")
         if not callable(function):
-            problem = f"{shown(function)} is not a function"
+            problem = f"{quote_value(function)} is not a function"
             raise InvalidSchedule("executor", problem, hint="a function, plain or async")
         self._executor = function
         if self._load is not None:

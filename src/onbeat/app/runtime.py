@@ -29,8 +29,8 @@ from onbeat.app.systems import RunningSystems
 from onbeat.core.schedule import Schedule
 from onbeat.engine.node import Engine
 from onbeat.engine.store_retry import until_answered
-from onbeat.errors import InvalidFile, NodeForgotten, StoreFailed, StoreHeld
-from onbeat.launchers.command import forget_output
+from onbeat.errors import InvalidFile, NodeDeclaredLost, StoreFailed, StoreHeld
+from onbeat.launchers.command import delete_old_output
 from onbeat.launchers.python.launcher import FunctionLauncher
 from onbeat.ports.clock import Clock
 from onbeat.ports.launcher import Launcher
@@ -168,7 +168,7 @@ class Runtime:
             catchup_per_second=settings.catchup_per_second,
             lookahead=settings.lookahead,
             keep=settings.keep,
-            forget=partial(forget_output, self.launchers.output),
+            forget=partial(delete_old_output, self.launchers.output),
             outbox=notifications.outbox(settings, self.store),
         )
         await engine.start()
@@ -221,7 +221,7 @@ class Runtime:
         finally:
             requested.cancel()
         error = engine.failed.exception() if engine.failed.done() else None
-        if error is not None and not isinstance(error, NodeForgotten):
+        if error is not None and not isinstance(error, NodeDeclaredLost):
             raise error
         if error is not None:
             log.warning("registers again as another node: %s", error)
@@ -250,7 +250,7 @@ class Runtime:
     def wake(self) -> None:
         """Make the engine look for work immediately."""
         if self.engine is not None:
-            self.engine.look_again()
+            self.engine.look_for_changes()
 
     async def close(self) -> None:
         """Stop the engine, then the systems, which record its last outcomes; close the store."""

@@ -18,7 +18,13 @@ from typing import Literal, get_args
 from onbeat.core.notify.channels import Channel, read_channels
 from onbeat.core.time.durations import parse_duration
 from onbeat.core.web_origins import read_origins
-from onbeat.errors import InvalidSchedule, InvalidSettings, meant, shown, without_password
+from onbeat.errors import (
+    InvalidSchedule,
+    InvalidSettings,
+    did_you_mean,
+    quote_value,
+    without_password,
+)
 from onbeat.files.regular import read_regular
 from onbeat.ports.store import Role
 
@@ -222,7 +228,7 @@ def _from_file(
     except UnicodeDecodeError:
         raise InvalidSettings(str(name), "it is not in UTF-8", hint="save it in UTF-8") from None
     except ValueError:  # a NUL in the name
-        raise InvalidSettings(shown(str(name)), "it is not a file name", hint=hint) from None
+        raise InvalidSettings(quote_value(str(name)), "it is not a file name", hint=hint) from None
     found = {}
     for key, value in _with_tables_flat(given, at=str(name)).items():
         at = f"{name}: {_spelled(key)}"
@@ -239,7 +245,7 @@ def _meant_in_file(key: str, value: object) -> str:
         if name != key and name in _READERS:
             return f"{name} belongs above [{system}]"
     near = get_close_matches(key[:64], SYSTEMS, n=1) if isinstance(value, dict) else ()
-    return f"did you mean [{near[0]}]?" if near else meant(key, _READERS)
+    return f"did you mean [{near[0]}]?" if near else did_you_mean(key, _READERS)
 
 
 def _with_tables_flat(given: Mapping[str, object], *, at: str) -> dict[str, object]:
@@ -281,7 +287,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
         if variable not in known:
             # Compared without the prefix, which makes all names similar.
             ends = [name.removeprefix(PREFIX) for name in (*known, CONFIG)]
-            hint = meant(variable.removeprefix(PREFIX).upper(), ends)
+            hint = did_you_mean(variable.removeprefix(PREFIX).upper(), ends)
             raise _unknown(_spelled(variable), re.sub(r"[A-Z_]+", rf"{PREFIX}\g<0>", hint))
         name = known[variable]
         found[name] = _read(name, _as_in_a_file(name, environment[variable]), at=variable)
@@ -293,7 +299,7 @@ def _from_flags(flags: Mapping[str, object]) -> dict[str, object]:
     for name, value in flags.items():
         at = f"--{_spelled(name).replace('_', '-')}"
         if name not in _READERS.keys() - _TABLES:
-            raise _unknown(at, meant(name, _READERS.keys() - _TABLES))
+            raise _unknown(at, did_you_mean(name, _READERS.keys() - _TABLES))
         if value is not None:
             plain = _as_in_a_file(name, value) if isinstance(value, str) else value
             found[name] = _read(name, plain, at=at)
@@ -336,7 +342,7 @@ def _unknown(at: str, hint: str) -> InvalidSettings:
 
 
 def _spelled(name: str) -> str:
-    return name if re.fullmatch(r"[\w-]{1,64}", name) else shown(name)
+    return name if re.fullmatch(r"[\w-]{1,64}", name) else quote_value(name)
 
 
 def _database(value: object) -> str:
@@ -352,7 +358,7 @@ def _database(value: object) -> str:
     if scheme.startswith(("postgres+", "postgresql+")):
         raise InvalidSettings("", "it names a driver", hint="postgresql://user@host/name")
     if scheme != "sqlite":
-        raise InvalidSettings("", f"no database is called {shown(scheme)}", hint=forms)
+        raise InvalidSettings("", f"no database is called {quote_value(scheme)}", hint=forms)
     if rest and not rest.startswith("/"):
         raise InvalidSettings("", "SQLite has no host: a slash is missing", hint=forms)
     if "?" in rest:
@@ -364,7 +370,7 @@ def _database(value: object) -> str:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise InvalidSettings("", f"{shown(value)} is not a text", hint="a text in quotes")
+        raise InvalidSettings("", f"{quote_value(value)} is not a text", hint="a text in quotes")
     if "\0" in value:
         raise InvalidSettings("", "it contains a NUL character", hint="a path")
     return value
@@ -372,7 +378,9 @@ def _text(value: object) -> str:
 
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
-        raise InvalidSettings("", f"{shown(value)} is neither true nor false", hint="true or false")
+        raise InvalidSettings(
+            "", f"{quote_value(value)} is neither true nor false", hint="true or false"
+        )
     return value
 
 
@@ -380,9 +388,9 @@ def _whole(least: int, most: int) -> Callable[[object], int]:
     def read(value: object) -> int:
         hint = f"{least} to {most}"
         if type(value) is not int:
-            raise InvalidSettings("", f"{shown(value)} is not a whole number", hint=hint)
+            raise InvalidSettings("", f"{quote_value(value)} is not a whole number", hint=hint)
         if not least <= value <= most:
-            raise InvalidSettings("", f"{shown(value)} is out of bounds", hint=hint)
+            raise InvalidSettings("", f"{quote_value(value)} is out of bounds", hint=hint)
         return value
 
     return read
@@ -395,7 +403,7 @@ def _length(least: str, most: str) -> Callable[[object], int]:
         seconds = parse_duration(value).elapsed
         if not shortest <= seconds <= longest:
             hint = f"{least} to {most}"
-            raise InvalidSettings("", f"{shown(value)} is out of bounds", hint=hint)
+            raise InvalidSettings("", f"{quote_value(value)} is out of bounds", hint=hint)
         return seconds * 1000
 
     return read
@@ -407,7 +415,7 @@ def _choice(kind: object) -> Callable[[object], str]:
     def read(value: object) -> str:
         if value not in known:
             raise InvalidSettings(
-                "", f"{shown(value)} is not a valid value", hint=meant(value, known)
+                "", f"{quote_value(value)} is not a valid value", hint=did_you_mean(value, known)
             )
         return str(value)
 
@@ -425,7 +433,7 @@ def _seconds(value: object) -> int:
 def _name(value: object) -> str:
     text = _text(value)
     if not re.fullmatch(r"[A-Za-z0-9._@-]{1,100}", text):
-        problem = f"{shown(text)} is not a user name"
+        problem = f"{quote_value(text)} is not a user name"
         raise InvalidSettings("", problem, hint="letters, digits and . _ @ -, at most 100")
     return text
 
@@ -433,22 +441,28 @@ def _name(value: object) -> str:
 def _roles(value: object) -> tuple[str, ...]:
     known = get_args(Role)
     if not isinstance(value, (list, tuple)) or not value:
-        raise InvalidSettings("", f"{shown(value)} is not a list of roles", hint='["plan", "run"]')
+        raise InvalidSettings(
+            "", f"{quote_value(value)} is not a list of roles", hint='["plan", "run"]'
+        )
     for role in value:
         if role not in known:
-            raise InvalidSettings("", f"{shown(role)} is not a role", hint=meant(role, known))
+            raise InvalidSettings(
+                "", f"{quote_value(role)} is not a role", hint=did_you_mean(role, known)
+            )
     return tuple(dict.fromkeys(value))
 
 
 def _names(value: object) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)):
-        raise InvalidSettings("", f"{shown(value)} is not a list", hint='such as ["HOME", "LANG"]')
+        raise InvalidSettings(
+            "", f"{quote_value(value)} is not a list", hint='such as ["HOME", "LANG"]'
+        )
     for name in value:
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             quoted = name.partition("=")[0] if isinstance(name, str) else name
-            problem = f"{shown(quoted)} is not the name of a variable"
+            problem = f"{quote_value(quoted)} is not the name of a variable"
             if quoted != name:
-                problem = f"{shown(quoted)} includes a value"
+                problem = f"{quote_value(quoted)} includes a value"
             raise InvalidSettings("", problem, hint="names only, such as HOME")
     return tuple(dict.fromkeys(value))
 
@@ -460,19 +474,19 @@ def _listen(value: object) -> str:
         return text
     match = re.fullmatch(r"(localhost|[0-9.]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})", text)
     if match is None or int(match[2]) > 65_535:
-        raise InvalidSettings("", f"{shown(text)} is not an address with a port", hint=hint)
+        raise InvalidSettings("", f"{quote_value(text)} is not an address with a port", hint=hint)
     with suppress(ValueError):
         if match[1] != "localhost":
             ip_address(match[1].strip("[]"))
         return text
-    raise InvalidSettings("", f"{shown(match[1])} is not an address", hint=hint)
+    raise InvalidSettings("", f"{quote_value(match[1])} is not an address", hint=hint)
 
 
 def _url(example: str) -> Callable[[object], str]:
     def read(value: object) -> str:
         text = _text(value)
         if text and not re.fullmatch(rf"https?://{HOST}(/[A-Za-z0-9._~/-]*)?", text):
-            problem = f"{shown(text.rpartition('@')[2])} is not a URL that others can use"
+            problem = f"{quote_value(text.rpartition('@')[2])} is not a URL that others can use"
             raise InvalidSettings("", problem, hint=f"such as {example}")
         return text.rstrip("/")
 
@@ -487,29 +501,31 @@ def _ray_address(value: object) -> str:
     text = _text(value)
     if text and text not in {"auto", "local"} and not re.fullmatch(rf"(ray://)?{HOST}", text):
         hint = "such as 10.0.0.7:6379, or auto for the one on this machine"
-        raise InvalidSettings("", f"{shown(text)} is not an address of a Ray cluster", hint=hint)
+        raise InvalidSettings(
+            "", f"{quote_value(text)} is not an address of a Ray cluster", hint=hint
+        )
     return text
 
 
 def _hosts(value: object) -> tuple[str, ...]:
     hint = 'such as ["onbeat.example.com"]'
     if not isinstance(value, (list, tuple)):
-        raise InvalidSettings("", f"{shown(value)} is not a list", hint=hint)
+        raise InvalidSettings("", f"{quote_value(value)} is not a list", hint=hint)
     for name in value:
         if not isinstance(name, str) or not re.fullmatch(HOST, name):
-            raise InvalidSettings("", f"{shown(name)} is not a host", hint=hint)
+            raise InvalidSettings("", f"{quote_value(name)} is not a host", hint=hint)
     return tuple(dict.fromkeys(name.lower() for name in value))
 
 
 def _networks(value: object) -> tuple[str, ...]:
     hint = 'such as ["10.0.0.7", "10.1.0.0/16"]'
     if not isinstance(value, (list, tuple)):
-        raise InvalidSettings("", f"{shown(value)} is not a list", hint=hint)
+        raise InvalidSettings("", f"{quote_value(value)} is not a list", hint=hint)
     for name in value:
         try:
             ip_network(name if isinstance(name, str) else "")
         except ValueError:
-            problem = f"{shown(name)} is neither an address nor a network"
+            problem = f"{quote_value(name)} is neither an address nor a network"
             raise InvalidSettings("", problem, hint=hint) from None
     return tuple(dict.fromkeys(value))
 

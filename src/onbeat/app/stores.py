@@ -12,7 +12,7 @@ from onbeat.files.extras import install_command
 from onbeat.ports.clock import Clock
 from onbeat.ports.store import Listener, Node
 from onbeat.stores.sql.store import SqlStore
-from onbeat.stores.sqlite.store import LockHolder, SqliteStore, who_holds
+from onbeat.stores.sqlite.store import LockHolder, SqliteStore, find_lock_holder
 
 if TYPE_CHECKING:
     from onbeat.stores.postgres.store import PostgresStore
@@ -60,7 +60,7 @@ async def open_postgres(
 
 def lock_holder(settings: Settings) -> LockHolder | None:
     """Return the node that holds the lock of a SQLite file, if one does."""
-    return None if settings.database_path is None else who_holds(settings.database_path)
+    return None if settings.database_path is None else find_lock_holder(settings.database_path)
 
 
 async def move_to_postgres(settings: Settings, to: Settings) -> dict[str, int]:
@@ -77,7 +77,7 @@ async def move_to_postgres(settings: Settings, to: Settings) -> dict[str, int]:
         target = await open_postgres(to)
         try:
             # The file is closed for use before the target commits: there are never two live copies.
-            return await target.take_in(lambda: source.tables(moved_to=to.database_shown))
+            return await target.import_tables(lambda: source.tables(moved_to=to.database_shown))
         except StoreInDoubt:
             raise  # the commit may have succeeded
         except BaseException:

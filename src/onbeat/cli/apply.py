@@ -18,16 +18,16 @@ from onbeat.cli.exit_codes import DIFFERENT
 from onbeat.cli.runtime import JSON, with_service, with_settings, write_json
 from onbeat.cli.tables import paint
 from onbeat.cli.verbs import Verb
-from onbeat.core.decide.edits import foreseen_words
-from onbeat.core.explain.tick_diff import LEFT_OUT, WEEK, Effect
+from onbeat.core.decide.edits import describe_forecast
+from onbeat.core.explain.tick_diff import LEFT_OUT, WEEK, TickDifference
 from onbeat.core.schema import schema_of_file, schema_of_schedule
 from onbeat.core.time.instants import rfc3339
-from onbeat.errors import ChangedSince, shown
+from onbeat.errors import RevisionConflict, quote_value
 from onbeat.ports.rows import ScheduleFilter
 from onbeat.service.apply_plan import ApplyPlan, ScheduleChange, change_fields, compare
 from onbeat.service.service import Service
-from onbeat.sources.write_yaml import Parts
-from onbeat.sources.yaml import File, read_file
+from onbeat.sources.write_yaml import ScheduleFileWriter
+from onbeat.sources.yaml import ScheduleFile, read_file
 
 FILE = Path("onbeat.yaml")
 TRIES = 5  # to apply a file while others change its schedules
@@ -44,11 +44,11 @@ class ApplyOptions(NamedTuple):
     source: str | None = None
     update_waiting: bool = False
 
-    def source_of(self, file: File) -> str:
+    def source_of(self, file: ScheduleFile) -> str:
         """Return the source that the schedules of a file belong to."""
         return self.source or source_of(file.path, None)
 
-    async def plan(self, service: Service, file: File, *, horizon: int = WEEK) -> ApplyPlan:
+    async def plan(self, service: Service, file: ScheduleFile, *, horizon: int = WEEK) -> ApplyPlan:
         """Return what applying a file would do."""
         return await service.plan_changes(
             file.schedules,
@@ -113,7 +113,7 @@ def plan(
     options = ApplyOptions(prune, take_over, source, update_waiting)
     found = _planned(settings, read_file(file, check_target), options)
     write_changes(found, as_json=as_json)
-    if exit_code and not found.is_nothing:
+    if exit_code and not found.changes_nothing:
         sys.exit(DIFFERENT)
 
 
@@ -170,7 +170,7 @@ def apply_(
         click.echo(f"{file} defines no schedules")
 
 
-def _planned(settings: Settings, file: File, options: ApplyOptions) -> ApplyPlan:
+def _planned(settings: Settings, file: ScheduleFile, options: ApplyOptions) -> ApplyPlan:
     """Return what applying a file would change, also in a database that does not exist yet."""
     path = settings.database_path
     if path is not None and not (path.exists() and path.stat().st_size):
@@ -188,7 +188,9 @@ class Applied(NamedTuple):
     moved: int = 0  # waiting runs that were moved to this revision
 
 
-async def apply_definitions(service: Service, file: File, options: ApplyOptions) -> list[Applied]:
+async def apply_definitions(
+    service: Service, file: ScheduleFile, options: ApplyOptions
+) -> list[Applied]:
     """Create and update the schedules of a file, all or none; warn of those no longer in it.
 
     The changes are planned again if a schedule changes in between, such as by a node that watches
@@ -199,7 +201,7 @@ async def apply_definitions(service: Service, file: File, options: ApplyOptions)
         try:
             applied = await service.apply(changes)
             break
-        except ChangedSince:
+        except RevisionConflict:
             if not left:
                 raise
     done = [Applied(each.schedule_id, each.change, each.revision, each.moved) for each in applied]
@@ -212,12 +214,12 @@ async def apply_definitions(service: Service, file: File, options: ApplyOptions)
     return done
 
 
-def warn_of_functions(file: File) -> None:
+def warn_of_functions(file: ScheduleFile) -> None:
     """Write to stderr which functions cannot be imported: a program has to register them."""
     for schedule in file.schedules:
         if schedule.target.needs.startswith("python:"):
             name = schedule.target.fields["python"]
-            waits = f"{schedule.schedule_id} waits for a program that registers {shown(name)}"
+            waits = f"{schedule.schedule_id} waits for a program that registers {quote_value(name)}"
             click.echo(f"{waits} (module:function is imported)", err=True)
 
 
@@ -261,7 +263,7 @@ def _details(change: ScheduleChange) -> Iterator[str]:
         yield f"in the next week: {ticks}"
     if not change.effect.is_known:
         yield "ticks that follow other runs are not counted"
-    yield from foreseen_words(change.foreseen)
+    yield from describe_forecast(change.foreseen)
     yield from change.notes
     if change.kind == "keep":
         yield "no longer in the file, but kept (--prune removes it)"
@@ -270,7 +272,7 @@ def _details(change: ScheduleChange) -> Iterator[str]:
         yield f"{owner} (--take-over updates it from this file)"
 
 
-def _ticks(effect: Effect) -> str:
+def _ticks(effect: TickDifference) -> str:
     parts = []
     for n, ticks, what in (
         (effect.gained, effect.first_gained, "gained"),
@@ -307,7 +309,7 @@ def export(settings: Settings, names: tuple[str, ...], source: str | None, as_js
     async def write(service: Service) -> None:
         for name in names:
             await service.schedule(name)  # if one does not exist, none is written
-        parts = Parts()
+        parts = ScheduleFileWriter()
         async for page in service.pages(replace(which, search='"calendars"')):
             parts.look(row.definition for row in page)
         part, end = (parts.json, parts.json_end) if as_json else (parts.yaml, parts.yaml_end)

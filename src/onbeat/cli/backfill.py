@@ -12,7 +12,7 @@ from onbeat.cli.completion import complete_schedules
 from onbeat.cli.runtime import JSON, with_service, with_settings, write_json
 from onbeat.cli.tables import WIDE, Column, write_table
 from onbeat.cli.verbs import Verb
-from onbeat.core.decide.backfill import TELLS, Add, Choice, Refuse
+from onbeat.core.decide.backfill import REFUSALS, Add, Choice, Refuse
 from onbeat.core.runs.run import run_key
 from onbeat.core.schedule import from_definition
 from onbeat.core.time.instants import read_typed, rfc3339
@@ -135,7 +135,7 @@ def _fields(name: str, choice: Choice) -> dict[str, object]:
         "run_at": rfc3339(choice.run_at),
         "key": run_key(name, choice.run_at),
         "action": "refuse" if refused else "add" if isinstance(choice, Add) else "revive",
-        "why": TELLS[choice.why] if isinstance(choice, Refuse) else None,
+        "why": REFUSALS[choice.why] if isinstance(choice, Refuse) else None,
     }
 
 

@@ -5,7 +5,7 @@ from importlib import import_module
 import click
 
 import onbeat
-from onbeat.errors import meant
+from onbeat.errors import did_you_mean
 
 SECTIONS = {
     "Run": {
@@ -75,7 +75,7 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         place = VERBS[cmd_name][0] if cmd_name in VERBS else ALIASES.get(cmd_name)
         if place is None:
-            if (near := meant(cmd_name, VERBS)).startswith("did you mean"):
+            if (near := did_you_mean(cmd_name, VERBS)).startswith("did you mean"):
                 ctx.fail(f"No such command {cmd_name!r}: {near}")
             return None
         module, name = place.split(":")

@@ -12,7 +12,7 @@ from onbeat.cli.exit_codes import FAILED
 from onbeat.cli.runtime import CONFIG_FILE, DATABASE, JSON, settings_or_refusal, write_json
 from onbeat.cli.tables import paint
 from onbeat.cli.verbs import Verb
-from onbeat.doctor.diagnose import judge, look
+from onbeat.doctor.diagnose import gather_facts, judge
 from onbeat.doctor.findings import Finding
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -29,7 +29,7 @@ def doctor(database: str | None, config: Path | None, quick: bool, as_json: bool
     The exit code is 1 if a check fails; warnings do not count.
     """
     settings, file = settings_or_refusal(database, config)
-    seen = look(settings, settings_file=file, clock=SystemClock(), quick=quick)
+    seen = gather_facts(settings, settings_file=file, clock=SystemClock(), quick=quick)
     found = judge(asyncio.run(seen))
     if as_json:
         write_json([asdict(each) for each in found])

@@ -14,13 +14,13 @@ from onbeat.cli.tables import WIDE, cut
 from onbeat.cli.terminal import table_width
 from onbeat.cli.verbs import Verb
 from onbeat.core.explain.describe import WEEKDAYS, describe
-from onbeat.core.explain.preview import awaited, preview
+from onbeat.core.explain.preview import describe_wait, preview
 from onbeat.core.time.instants import canonical_time, parse_instant, resolve, rfc3339, whole_second
 from onbeat.core.time.zones import DAY, Zone, zone
 from onbeat.core.triggers.base import Trigger
 from onbeat.core.triggers.codec import decode
 from onbeat.core.triggers.past import Past
-from onbeat.errors import InvalidFile, InvalidSchedule, naming
+from onbeat.errors import InvalidFile, InvalidSchedule, in_field
 from onbeat.sources.yaml import FileDefinitions, read_definitions
 
 
@@ -77,7 +77,7 @@ def next_ticks(
             where = "UTC" if tz is None else tz
             _show_one(decode(triggers, timezone=where), where, t, n, as_json=as_json)
             return
-        with naming(str(file)):
+        with in_field(str(file)):
             definitions = read_definitions(file)
             if name is not None:
                 where = definitions.zone_of(name) if tz is None else tz
@@ -98,7 +98,7 @@ def _now() -> int:
 
 def _instant(text: str, tz: str | None) -> int:
     """Parse `--after`: an instant with an offset, or a local time in the zone of `--tz`."""
-    with naming("after"):
+    with in_field("after"):
         return parse_instant(text) if tz is None else resolve(canonical_time(text), zone(tz))
 
 
@@ -131,7 +131,9 @@ def _write_all(triggers: Mapping[str, Trigger], where: Zone, t: int, *, wide: bo
     for name, trigger in triggers.items():
         ticks = preview(trigger, where, after=t, n=1).ticks
         has_times |= bool(ticks)
-        moment = _local(ticks[0][1], where) if ticks else awaited(trigger, t, Past(created_at=t))
+        moment = (
+            _local(ticks[0][1], where) if ticks else describe_wait(trigger, t, Past(created_at=t))
+        )
         click.echo(cut(f"{name:{width}}  {moment:<30}  {describe(trigger)}", limit))
     if has_times:
         click.echo(f"times in {where.name}")
@@ -149,7 +151,7 @@ def _show_one(trigger: Trigger, tz: str, t: int, n: int, *, as_json: bool) -> No
         planned = "" if due == tick else f"   for {_local(tick, where)}"
         click.echo(f"  {_local(due, where)}{utc}{planned}")
     if not found.ticks:
-        click.echo(f"  {awaited(trigger, t, Past(created_at=t))}")
+        click.echo(f"  {describe_wait(trigger, t, Past(created_at=t))}")
     for i, note in enumerate(found.notes):
         click.echo(f"{'' if i else chr(10)}note: {note}")
 

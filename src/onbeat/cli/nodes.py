@@ -96,7 +96,7 @@ def _request_stop(settings: Settings, names: Sequence[str], *, everywhere: bool)
     if not chosen and up:
         others = ", ".join(sorted(up.values()))
         click.echo(f"no node is up on this machine (--all stops the others: {others})", err=True)
-    with_service(settings, lambda service: service.ask_to_stop(list(chosen)))
+    with_service(settings, lambda service: service.request_stop(list(chosen)))
 
     def is_up() -> bool:
         left = with_service(settings, lambda service: service.overview()).nodes

@@ -23,7 +23,7 @@ from onbeat.cli.tables import WIDE
 from onbeat.cli.terminal import table_zone
 from onbeat.cli.verbs import Verb
 from onbeat.core.runs.run import Status
-from onbeat.errors import InvalidSettings, NoSuchRun, shown
+from onbeat.errors import InvalidSettings, NoSuchRun, quote_value
 from onbeat.ports.rows import RunFilter, RunRow
 from onbeat.service.serialize import run_fields
 from onbeat.service.service import Service
@@ -233,7 +233,7 @@ def _input(text: str) -> tuple[str, object]:
     """Parse `limit=100`: a value that is not JSON is a string."""
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise InvalidSettings("--input", f"{shown(text)} is not NAME=VALUE", hint="limit=100")
+        raise InvalidSettings("--input", f"{quote_value(text)} is not NAME=VALUE", hint="limit=100")
     try:
         return name, msgspec.json.decode(value)
     except msgspec.MsgspecError:

@@ -25,7 +25,7 @@ from onbeat.cli.verbs import Verb
 from onbeat.core.explain.preview import NO_MORE
 from onbeat.core.runs.run import Status
 from onbeat.ports.rows import Overview, RunFilter, RunRow, ScheduleRow
-from onbeat.service.serialize import idle_words, run_fields, schedule_fields, words_of
+from onbeat.service.serialize import idle_reason, run_fields, schedule_fields, schedule_words
 from onbeat.service.service import Service
 
 FILE = Path("onbeat.yaml")
@@ -104,7 +104,7 @@ def list_(settings: Settings, wide: bool, as_json: bool) -> None:
         async for page in service.pages():
             table.write(
                 [
-                    (row.schedule_id, _next(row, times), _last(row, times), words_of(row))
+                    (row.schedule_id, _next(row, times), _last(row, times), schedule_words(row))
                     for row in page
                 ]
             )
@@ -133,7 +133,7 @@ def show(settings: Settings, name: str, wide: bool, as_json: bool) -> None:
     warn_if_closed(overview)
     times = Times(overview.now, table_zone())
     last = _last(row, times)
-    click.echo(f"{row.schedule_id}: {words_of(row)}\n")
+    click.echo(f"{row.schedule_id}: {schedule_words(row)}\n")
     click.echo(f"next        {_next(row, times).form(0)}")
     click.echo(f"last        {paint(last.form(0), last.colour)}")
     if row.last_missed_at is not None:
@@ -222,7 +222,7 @@ def _next(row: ScheduleRow, times: Times) -> Cell:
         if row.paused_until is None:
             return Cell((f"paused{note}",), "yellow")
         return times.cell(row.paused_until, "paused until ", note)._replace(colour="yellow")
-    if (idle := idle_words(row, times.now)) is not None:
+    if (idle := idle_reason(row, times.now)) is not None:
         return Cell((idle,))
     return times.cell(row.next_due_at) if row.next_due_at is not None else Cell((NO_MORE,))
 

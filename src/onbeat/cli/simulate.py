@@ -102,7 +102,7 @@ def simulate(
         raise InvalidSettings("--from", "that is too far off", hint="five years at most")
     if begin < found.now:
         found = as_of(found, begin)
-    known = [standing.schedule.schedule_id for standing in found.standings]
+    known = [standing.schedule.schedule_id for standing in found.schedules]
     for name in names:
         if name not in known:
             raise NoSuchSchedule(name, known)
@@ -133,7 +133,7 @@ def _snapshot(settings: Settings, file: Path | None) -> Snapshot:
     else:
 
         async def work(service: Service) -> Snapshot:
-            return await service.standings()
+            return await service.read_snapshot()
 
         found = with_service(settings, work)
     return found if schedules is None else with_definitions(found, schedules)

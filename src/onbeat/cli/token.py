@@ -26,7 +26,7 @@ from onbeat.service.service import Service
 from onbeat.service.signed_tokens import Signer
 from onbeat.service.tokens import LINK_LASTS
 from onbeat.web.identity import not_certified, not_served
-from onbeat.web.security.first_token import link_of
+from onbeat.web.security.first_token import login_url
 
 COLUMNS = (
     Column("TOKEN", least=12),
@@ -133,7 +133,7 @@ def link(settings: Settings, scope: Scope | None, as_json: bool) -> None:
         return where, await service.tokens.link(scope), found.now + LINK_LASTS
 
     where, code, until = with_service(settings, work)
-    url = link_of(where, code)
+    url = login_url(where, code)
     if as_json:
         write_json({"link": url, "expires_at": rfc3339_ms(until)})
     else:

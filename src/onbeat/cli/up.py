@@ -41,9 +41,9 @@ from onbeat.files.extras import install_command
 from onbeat.ports.rows import Overview
 from onbeat.service.serialize import overview_fields
 from onbeat.service.service import Service
-from onbeat.sources.watch import Watched
+from onbeat.sources.watch import WatchedFile
 from onbeat.sources.yaml import read_file
-from onbeat.web.security.first_token import link_of
+from onbeat.web.security.first_token import login_url
 
 if TYPE_CHECKING:
     from onbeat.web.api_server import ApiAddress, ApiServer
@@ -205,7 +205,7 @@ async def _serve(
     front = _front(settings) if "api" in settings.roles else None
     beat = Onbeat(settings=settings, address="" if front is None else front.address)
     stopped = beat.catch_signals()
-    watched = None if file is None else Watched(file)
+    watched = None if file is None else WatchedFile(file)
     definitions = None if file is None else read_file(file, check_target)  # before any change
     checks: asyncio.Task[None] | None = None
     service = (await beat.open_patiently()).of(caller())  # the file is applied as this user
@@ -244,10 +244,10 @@ async def _log_checks(settings: Settings, beat: Onbeat) -> None:
 
     It runs beside the node, which neither waits for it nor fails because of it.
     """
-    from onbeat.doctor.diagnose import look_at_start  # noqa: PLC0415 - it loads a client for each peer
+    from onbeat.doctor.diagnose import findings_at_start  # noqa: PLC0415 - it loads a client for each peer
 
     try:
-        for each in await look_at_start(settings, beat.service.clock):
+        for each in await findings_at_start(settings, beat.service.clock):
             hint = f" ({each.hint})" if each.hint else ""
             log.warning("%s: %s%s", each.check, each.found, hint)
     except Exception:
@@ -303,7 +303,7 @@ async def _addresses(welcome: "ApiAddress", service: Service) -> list[str]:
         lines.insert(0, f"token      {welcome.token_file} (the first token, scope admin)")
     if is_terminal():
         code = await until_answered(service.tokens.link, "the link waits for the database")
-        lines.append(_dashboard(link_of(welcome.url, code)))
+        lines.append(_dashboard(login_url(welcome.url, code)))
     else:
         lines.append(f"dashboard  {welcome.url} (onbeat token link opens it)")
     return lines
@@ -394,4 +394,4 @@ def _repeat(settings: Settings, output: str) -> None:
             click.echo(line)
         elif line.startswith("dashboard  "):
             code = with_service(settings, lambda service: service.tokens.link())
-            click.echo(_dashboard(link_of(line.split()[1], code)))
+            click.echo(_dashboard(login_url(line.split()[1], code)))

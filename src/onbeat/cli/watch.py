@@ -9,9 +9,9 @@ from pathlib import Path
 
 from onbeat.app.launchers import check_target
 from onbeat.cli.apply import ApplyOptions
-from onbeat.errors import ChangedSince, InvalidFile, OnbeatError, StoreFailed
+from onbeat.errors import InvalidFile, OnbeatError, RevisionConflict, StoreFailed
 from onbeat.service.service import Service
-from onbeat.sources.watch import A_MOMENT, Watched, watch
+from onbeat.sources.watch import ONE_SECOND, WatchedFile, watch
 from onbeat.sources.yaml import read_file
 
 log = logging.getLogger("onbeat.files")
@@ -20,10 +20,10 @@ log = logging.getLogger("onbeat.files")
 @asynccontextmanager
 async def kept_applied(
     service: Service,
-    watched: Watched | None,
+    watched: WatchedFile | None,
     options: ApplyOptions,
     *,
-    pause: Callable[[], Awaitable[None]] = A_MOMENT,
+    pause: Callable[[], Awaitable[None]] = ONE_SECOND,
 ) -> AsyncIterator[None]:
     """Apply a file, if one is given, whenever it changes."""
     if watched is None:
@@ -52,7 +52,7 @@ async def apply_again(service: Service, path: Path, options: ApplyOptions) -> bo
         done = await service.apply(changes)
     except InvalidFile as refused:
         _log_mistakes(refused)
-    except (StoreFailed, ChangedSince) as broken:
+    except (StoreFailed, RevisionConflict) as broken:
         log.warning("%s: not applied yet, will be retried: %s", path, broken)
         return False
     except OnbeatError as refused:

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, get_args
 
 from onbeat.core.time.durations import Duration, parse_duration
 from onbeat.core.triggers.codec import check_names
-from onbeat.errors import InvalidSchedule, meant, naming, shown
+from onbeat.errors import InvalidSchedule, did_you_mean, in_field, quote_value
 
 Overlap = Literal["skip", "queue", "allow", "replace"]
 Catchup = Literal["once", "none", "all", "spread"]
@@ -25,7 +25,7 @@ RetryOn = Literal[
 MILLISECONDS = re.compile(r" *([0-9]{1,12})ms *")
 RATE = re.compile(r" *([0-9]{1,9}) */ *(minute|hour|day|min|m|h|d) *")
 GROUP = re.compile(r"[A-Za-z0-9._/-]{1,100}")
-LONGEST_RETRY = 100  # in one list
+MAX_RETRY_DELAYS = 100  # in one list
 PERIODS: dict[str, int] = {"minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
 
 
@@ -37,7 +37,7 @@ class Retries:
     jitter: int = 0
     on: tuple[RetryOn, ...] | None = None  # only after these failures; None: after all in RetryOn
 
-    def has_one_for(self, reason: str, *, failures: int) -> bool:
+    def allows_retry(self, reason: str, *, failures: int) -> bool:
         """Return whether another attempt follows so many failures, the last one for `reason`."""
         return failures <= len(self.delays) and (self.on is None or reason in self.on)
 
@@ -105,7 +105,7 @@ def read_policy(fields: Mapping[str, object]) -> Policy:
     check_names(fields, POLICIES.keys())
     values = {}
     for name, value in fields.items():
-        with naming(name):
+        with in_field(name):
             values[name] = POLICIES[name].read(value)
     policy = Policy(**values)  # type: ignore[arg-type]
     _check_together(policy)
@@ -158,7 +158,7 @@ def _read_duration(value: object, *, least: int = 0) -> int:
     ms = int(short[1]) if short else parse_duration(value).elapsed * 1000
     if ms < least:
         raise InvalidSchedule(
-            "", f"{shown(value)} is too short", hint=f"{length_text(least)} or more"
+            "", f"{quote_value(value)} is too short", hint=f"{length_text(least)} or more"
         )
     return ms
 
@@ -170,7 +170,7 @@ def _number(first: int, last: int) -> _Field:
 def _read_number(value: object, *, first: int, last: int) -> int:
     if type(value) is not int or not first <= value <= last:
         hint = f"a whole number, {first} to {last}"
-        raise InvalidSchedule("", f"{shown(value)} is not a valid number", hint=hint)
+        raise InvalidSchedule("", f"{quote_value(value)} is not a valid number", hint=hint)
     return value
 
 
@@ -180,8 +180,8 @@ def _choice(kind: object) -> _Field:
     def read(value: object) -> str:
         if value not in choices:
             listed = f"known: {', '.join(choices)}"
-            hint = meant(value, choices) if isinstance(value, str) else listed
-            raise InvalidSchedule("", f"{shown(value)} is not a valid value", hint=hint)
+            hint = did_you_mean(value, choices) if isinstance(value, str) else listed
+            raise InvalidSchedule("", f"{quote_value(value)} is not a valid value", hint=hint)
         return str(value)
 
     return _Field(read)
@@ -190,21 +190,23 @@ def _choice(kind: object) -> _Field:
 def read_flag(value: object) -> bool:
     """Return a Boolean, or refuse any other value."""
     if not isinstance(value, bool):
-        raise InvalidSchedule("", f"{shown(value)} is neither true nor false", hint="true or false")
+        raise InvalidSchedule(
+            "", f"{quote_value(value)} is neither true nor false", hint="true or false"
+        )
     return value
 
 
 def _read_group(value: object) -> str:
     if not isinstance(value, str) or not GROUP.fullmatch(value):
         hint = "letters, digits and . _ / -, at most 100"
-        raise InvalidSchedule("", f"{shown(value)} is not a valid group name", hint=hint)
+        raise InvalidSchedule("", f"{quote_value(value)} is not a valid group name", hint=hint)
     return value
 
 
 def _read_rate(value: object) -> Rate:
     match = RATE.fullmatch(value) if isinstance(value, str) else None
     if match is None or not 1 <= int(match[1]) <= 1000:
-        problem = f"{shown(value)} is not a rate"
+        problem = f"{quote_value(value)} is not a rate"
         raise InvalidSchedule("", problem, hint="such as 10/hour or 3/day, 1000 at most")
     (per,) = (name for name in get_args(Per) if name.startswith(match[2]))
     return Rate(int(match[1]), per)
@@ -216,25 +218,25 @@ def _read_retries(value: object) -> Retries:
         return Retries(_delays(value))
     hint = "[30s, 2m, 10m] or {attempts: 5, backoff: 30s, max: 10m}"
     if not isinstance(value, Mapping):
-        raise InvalidSchedule("", f"{shown(value)} is not a list of delays", hint=hint)
+        raise InvalidSchedule("", f"{quote_value(value)} is not a list of delays", hint=hint)
     is_listed = "delays" in value
     names = {"delays"} if is_listed else {"attempts", "backoff", "max"}
     check_names(value, names | {"jitter", "on"})
-    with naming("jitter"):
+    with in_field("jitter"):
         jitter = _read_duration(value.get("jitter", "0s"))
-    with naming("on"):
+    with in_field("on"):
         on = None if "on" not in value else _read_reasons(value["on"])
     if is_listed:
-        with naming("delays"):
+        with in_field("delays"):
             return Retries(_delays(value["delays"]), jitter, on)
     for name in ("attempts", "backoff"):
         if name not in value:
             raise InvalidSchedule(name, "it is missing", hint=hint)
-    with naming("attempts"):
-        attempts = _read_number(value["attempts"], first=1, last=LONGEST_RETRY + 1)
-    with naming("backoff"):
+    with in_field("attempts"):
+        attempts = _read_number(value["attempts"], first=1, last=MAX_RETRY_DELAYS + 1)
+    with in_field("backoff"):
         delay = _read_duration(value["backoff"], least=1)
-    with naming("max"):
+    with in_field("max"):
         longest = _read_duration(value.get("max", "24h"), least=1)
     return Retries(tuple(min(delay << n, longest) for n in range(attempts - 1)), jitter, on)
 
@@ -242,12 +244,14 @@ def _read_retries(value: object) -> Retries:
 def _read_reasons(value: object) -> tuple[RetryOn, ...]:
     reasons: tuple[RetryOn, ...] = get_args(RetryOn)
     if not isinstance(value, (list, tuple)) or not value:
-        raise InvalidSchedule("", f"{shown(value)} is not a list of reasons", hint="[exit]")
+        raise InvalidSchedule("", f"{quote_value(value)} is not a list of reasons", hint="[exit]")
     for i, reason in enumerate(value):
         if reason not in reasons:
             listed = f"known: {', '.join(reasons)}"
-            hint = meant(reason, reasons) if isinstance(reason, str) else listed
-            raise InvalidSchedule(f"[{i}]", f"{shown(reason)} is not a valid reason", hint=hint)
+            hint = did_you_mean(reason, reasons) if isinstance(reason, str) else listed
+            raise InvalidSchedule(
+                f"[{i}]", f"{quote_value(reason)} is not a valid reason", hint=hint
+            )
     return tuple(reason for reason in reasons if reason in value)
 
 
@@ -260,12 +264,14 @@ def _write_retries(retries: Retries) -> object:
 
 def _delays(value: object) -> tuple[int, ...]:
     if not isinstance(value, (list, tuple)):
-        raise InvalidSchedule("", f"{shown(value)} is not a list of delays", hint="[30s, 2m, 10m]")
-    if len(value) > LONGEST_RETRY:
-        raise InvalidSchedule("", f"{len(value)} delays", hint=f"{LONGEST_RETRY} at most")
+        raise InvalidSchedule(
+            "", f"{quote_value(value)} is not a list of delays", hint="[30s, 2m, 10m]"
+        )
+    if len(value) > MAX_RETRY_DELAYS:
+        raise InvalidSchedule("", f"{len(value)} delays", hint=f"{MAX_RETRY_DELAYS} at most")
     delays = []
     for i, delay in enumerate(value):
-        with naming(f"[{i}]"):
+        with in_field(f"[{i}]"):
             delays.append(_read_duration(delay))
     return tuple(delays)
 

@@ -18,7 +18,7 @@ from onbeat.core.triggers.bounds import Bounded, OpenHours
 from onbeat.core.triggers.calendars import NO_CALENDARS, Calendars
 from onbeat.core.triggers.codec import AROUND, KINDS, check_names, decode, encode
 from onbeat.core.triggers.kinds import At
-from onbeat.errors import InvalidSchedule, naming, shown
+from onbeat.errors import InvalidSchedule, in_field, quote_value
 
 ID = re.compile(r"[A-Za-z0-9._/-]{1,200}")
 LONGEST_DEFINITION = 256 * 1024
@@ -103,7 +103,9 @@ def check_id(schedule_id: object) -> str:
     is_id = isinstance(schedule_id, str) and ID.fullmatch(schedule_id) is not None
     if not is_id or {".", "..", ""} & set(str(schedule_id).split("/")):
         hint = "letters, digits and . _ / -, at most 200; no .. in a path"
-        raise InvalidSchedule("schedule_id", f"{shown(schedule_id)} is not a valid id", hint=hint)
+        raise InvalidSchedule(
+            "schedule_id", f"{quote_value(schedule_id)} is not a valid id", hint=hint
+        )
     return str(schedule_id)
 
 
@@ -123,9 +125,9 @@ def read_schedule(
     run, description = rest.pop("run", None), rest.pop("description", "")
     when = rest.pop("when", None)
     trigger, policy, used = _read_timing(schedule_id, rest, timezone, calendars)
-    with naming("run"):
+    with in_field("run"):
         target = read_target(run)
-    with naming("when"):
+    with in_field("when"):
         probe = None if when is None else read_target(when)
     text = _text("description", description)
     return check_schedule(Schedule(schedule_id, trigger, target, policy, text, used, probe))
@@ -134,7 +136,7 @@ def read_schedule(
 def _mapping(fields: object) -> dict[str, object]:
     if not isinstance(fields, Mapping):
         hint = "fields, such as every: 90m and run: {...}"
-        raise InvalidSchedule("", f"{shown(fields)} is not a schedule", hint=hint)
+        raise InvalidSchedule("", f"{quote_value(fields)} is not a schedule", hint=hint)
     return dict(fields)
 
 
@@ -208,9 +210,9 @@ def _decoded(text: str, key: str) -> Parts | None:
         key = ""
     elif not key:
         return None
-    with naming("run"):
+    with in_field("run"):
         target = decode_target(run)
-    with naming("when"):
+    with in_field("when"):
         probe = None if when is None else decode_target(when)
     read = _decoded_timing if len(timing) <= LONGEST_CACHED else _decoded_timing.__wrapped__
     trigger, policy, calendars = read(timing, key)
@@ -238,7 +240,7 @@ def split_timing(fields: Mapping[str, object]) -> tuple[dict[str, object], dict[
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str) or len(value) > 2000 or not is_encodable(value):
         raise InvalidSchedule(
-            name, f"{shown(value)} is not a short text", hint="2000 characters at most"
+            name, f"{quote_value(value)} is not a short text", hint="2000 characters at most"
         )
     return value
 
@@ -248,7 +250,7 @@ def _read_calendars(value: object) -> Calendars:
         isinstance(items, (list, tuple)) and all(isinstance(item, str) for item in items)
         for items in value.values()
     ):
-        problem = f"{shown(value)} is not a mapping of names to lists"
+        problem = f"{quote_value(value)} is not a mapping of names to lists"
         raise InvalidSchedule("calendars", problem, hint="{name: [...]}")
     return {str(name): tuple(items) for name, items in value.items()}
 

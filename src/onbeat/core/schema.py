@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import get_args, get_type_hints
 
-from onbeat.core.policy import GROUP, LONGEST_RETRY, POLICIES, Policy, RetryOn, read_flag
+from onbeat.core.policy import GROUP, MAX_RETRY_DELAYS, POLICIES, Policy, RetryOn, read_flag
 from onbeat.core.schedule import ID
 from onbeat.core.target import TARGETS
 from onbeat.core.time.cron import FIELDS, MACROS
@@ -259,13 +259,13 @@ _RETRY_ON: Schema = {
 _POLICIES: dict[str, Schema] = {
     "retry": {
         "anyOf": [
-            {"type": "array", "items": _LENGTH, "maxItems": LONGEST_RETRY},
+            {"type": "array", "items": _LENGTH, "maxItems": MAX_RETRY_DELAYS},
             _object({
-                "attempts": {"type": "integer", "minimum": 1, "maximum": LONGEST_RETRY + 1},
+                "attempts": {"type": "integer", "minimum": 1, "maximum": MAX_RETRY_DELAYS + 1},
                 "backoff": _LENGTH, "max": _LENGTH, "jitter": _LENGTH, "on": _RETRY_ON,
             }) | {"required": ["attempts", "backoff"]},
             _object({
-                "delays": {"type": "array", "items": _LENGTH, "maxItems": LONGEST_RETRY},
+                "delays": {"type": "array", "items": _LENGTH, "maxItems": MAX_RETRY_DELAYS},
                 "jitter": _LENGTH, "on": _RETRY_ON,
             }) | {"required": ["delays"]},
         ],

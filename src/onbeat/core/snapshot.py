@@ -9,7 +9,7 @@ from types import MappingProxyType
 import msgspec
 from msgspec.structs import replace
 
-from onbeat.core.decide.follow import find_cycle, followed_schedules, started
+from onbeat.core.decide.follow import causes_after_start, cycle_problem, find_cycle
 from onbeat.core.decide.plan import defined_late, next_due
 from onbeat.core.runs.decisions import Due
 from onbeat.core.runs.run import Run
@@ -40,7 +40,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     """The state of all schedules at one instant: everything that a forecast depends on."""
 
     now: int
-    standings: tuple[ScheduleSnapshot, ...] = ()
+    schedules: tuple[ScheduleSnapshot, ...] = ()
     places: Mapping[str, int] = NO_PLACES  # concurrency limits by group; 1 for others
     gate_is_open: bool = True
     is_up: bool = True  # a node is alive: `startup` ticks have been caused
@@ -69,7 +69,7 @@ def redefined(snapshot: ScheduleSnapshot, schedule: Schedule, *, now: int) -> Sc
 
 def with_definitions(state: Snapshot, schedules: Iterable[Schedule]) -> Snapshot:
     """Return the snapshot that would result if these schedules were defined now."""
-    by_id = {snapshot.schedule.schedule_id: snapshot for snapshot in state.standings}
+    by_id = {snapshot.schedule.schedule_id: snapshot for snapshot in state.schedules}
     for schedule in schedules:
         existing = by_id.get(schedule.schedule_id)
         by_id[schedule.schedule_id] = (
@@ -78,7 +78,7 @@ def with_definitions(state: Snapshot, schedules: Iterable[Schedule]) -> Snapshot
             else redefined(existing, schedule, now=state.now)
         )
     _check_followed({name: follows(snapshot.schedule) for name, snapshot in by_id.items()})
-    return replace(state, standings=tuple(by_id.values()))
+    return replace(state, schedules=tuple(by_id.values()))
 
 
 def as_of(state: Snapshot, at: int) -> Snapshot:
@@ -95,9 +95,9 @@ def as_of(state: Snapshot, at: int) -> Snapshot:
             due=next_due(each.schedule, until, past),
             length=each.length,
         )
-        for each in state.standings
+        for each in state.schedules
     )
-    return replace(state, now=at, standings=tuple(new), is_up=False)
+    return replace(state, now=at, schedules=tuple(new), is_up=False)
 
 
 def with_start(state: Snapshot) -> Snapshot:
@@ -105,7 +105,7 @@ def with_start(state: Snapshot) -> Snapshot:
     if state.is_up:
         return state
     return replace(
-        state, standings=tuple(_started(each, now=state.now) for each in state.standings)
+        state, schedules=tuple(_started(each, now=state.now) for each in state.schedules)
     )
 
 
@@ -113,7 +113,7 @@ def _started(snapshot: ScheduleSnapshot, *, now: int) -> ScheduleSnapshot:
     schedule, until = snapshot.schedule, snapshot.decided_until
     if STARTUP not in follows(schedule):
         return snapshot
-    happened = started(schedule.trigger, snapshot.past, now=now, until=until)
+    happened = causes_after_start(schedule.trigger, snapshot.past, now=now, until=until)
     past = replace(snapshot.past, happened=happened)
     due = snapshot.due if snapshot.is_paused else next_due(schedule, until, past)
     return replace(snapshot, past=past, due=due)
@@ -126,6 +126,4 @@ def _check_followed(followed: Mapping[str, set[str]]) -> None:
             problem = f"{name} follows {other!r}, which does not exist"
             raise InvalidSchedule("after.schedule", problem, hint="define that one first, or both")
     if cycle := find_cycle(followed, sorted(followed)):
-        raise InvalidSchedule(
-            "after.schedule", followed_schedules(cycle), hint="remove one of these"
-        )
+        raise InvalidSchedule("after.schedule", cycle_problem(cycle), hint="remove one of these")

@@ -11,7 +11,7 @@ import msgspec
 
 from onbeat.core.policy import read_flag
 from onbeat.core.templates import check_templates, has_templates
-from onbeat.errors import InvalidSchedule, meant, naming, shown
+from onbeat.errors import InvalidSchedule, did_you_mean, in_field, quote_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Target:
     @property
     def reattachable(self) -> bool:
         """Whether it continues without its node and can be reattached by the run's key."""
-        return self.kind in FOUND_AGAIN
+        return self.kind in REATTACHABLE_TARGETS
 
     @property
     def inputs(self) -> dict[str, object]:
@@ -63,7 +63,7 @@ def read_inputs(text: str | None) -> dict[str, object]:
 def read_target(fields: object) -> Target:
     """Return the target of `run: {command: [...]}`, or refuse it."""
     _kind_and_fields(fields)
-    if not json_can_say(fields):
+    if not is_json_value(fields):
         hint = "strings, finite numbers, lists, and names that are strings"
         raise InvalidSchedule("", "it contains values that JSON cannot represent", hint=hint)
     check_templates(fields)
@@ -73,17 +73,17 @@ def read_target(fields: object) -> Target:
 def decode_target(fields: object) -> Target:
     """Return the target of plain JSON fields that were checked when they were defined."""
     kind, own = _kind_and_fields(fields)
-    with naming("enabled"):
+    with in_field("enabled"):
         is_enabled = read_flag(own.pop("enabled", True))
     if kind == "python" and "on" in own:
         if own["on"] != ON_RAY:
-            problem = f"functions cannot run on {shown(own['on'])}"
+            problem = f"functions cannot run on {quote_value(own['on'])}"
             raise InvalidSchedule("on", problem, hint="ray, or omit it: then it runs in the node")
         kind = ON_RAY
     return Target(kind, own, is_enabled)
 
 
-def json_can_say(value: object, depth: int = 32) -> bool:
+def is_json_value(value: object, depth: int = 32) -> bool:
     """Return whether a value survives a round trip through JSON unchanged."""
     if depth == 0:
         return False
@@ -97,10 +97,10 @@ def json_can_say(value: object, depth: int = 32) -> bool:
         case float():
             return isfinite(value)
         case list() | tuple():
-            return all(json_can_say(item, depth - 1) for item in value)
+            return all(is_json_value(item, depth - 1) for item in value)
         case Mapping():
             names = all(isinstance(name, str) and is_encodable(name) for name in value)
-            return names and all(json_can_say(item, depth - 1) for item in value.values())
+            return names and all(is_json_value(item, depth - 1) for item in value.values())
         case _:
             return False
 
@@ -125,7 +125,9 @@ def _kind_and_fields(fields: object) -> tuple[str, dict[str, object]]:
     """Return the kind of a target, the one of its fields that names a launcher, and a copy."""
     if not isinstance(fields, Mapping):
         problem = (
-            "it is missing: what to run" if fields is None else f"{shown(fields)} is not a target"
+            "it is missing: what to run"
+            if fields is None
+            else f"{quote_value(fields)} is not a target"
         )
         raise InvalidSchedule("", problem, hint="such as run: {command: [./backup.sh, --all]}")
     kinds = [name for name in fields if name in TARGETS]
@@ -134,7 +136,9 @@ def _kind_and_fields(fields: object) -> tuple[str, dict[str, object]]:
         if not kinds and fields:
             name = next(iter(fields))
             raise InvalidSchedule(
-                shown(name).strip("'"), "no launcher has this name", hint=meant(name, TARGETS)
+                quote_value(name).strip("'"),
+                "no launcher has this name",
+                hint=did_you_mean(name, TARGETS),
             )
         problem = f"{len(kinds)} targets" if kinds else "no target"
         raise InvalidSchedule("", problem, hint=f"one of {names}")
@@ -142,7 +146,7 @@ def _kind_and_fields(fields: object) -> tuple[str, dict[str, object]]:
     if inputs is not None and not (
         isinstance(inputs, Mapping) and all(isinstance(name, str) for name in inputs)
     ):
-        problem = f"{shown(inputs)} is not a mapping of names to values"
+        problem = f"{quote_value(inputs)} is not a mapping of names to values"
         raise InvalidSchedule("inputs", problem, hint="{limit: 100}")
     return str(kinds[0]), dict(fields)
 
@@ -153,4 +157,4 @@ TARGETS = ("command", "python", "http", "session", "flock", "workflow", "flow")
 REPORTING_KINDS = frozenset({"http", "session", "workflow", "flow"})
 ON_RAY = "ray"  # a function on a cluster: `python` with `on: ray`
 # What continues without its node, by what it needs of one: it is reattached by the run's key.
-FOUND_AGAIN = frozenset({ON_RAY, "flow", "session", "session:url"})
+REATTACHABLE_TARGETS = frozenset({ON_RAY, "flow", "session", "session:url"})

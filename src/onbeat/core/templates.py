@@ -30,7 +30,7 @@ from onbeat.core.explain.describe import MONTHS, WEEKDAYS
 from onbeat.core.time.durations import parse_duration
 from onbeat.core.time.instants import rfc3339, whole_second
 from onbeat.core.time.zones import DAY, zone
-from onbeat.errors import InvalidSchedule, meant, naming, shown
+from onbeat.errors import InvalidSchedule, did_you_mean, in_field, quote_value
 
 MOST_EXPRESSIONS = 100  # in one text, and in all texts of a value
 MOST_FILTERS = 10  # of one expression
@@ -97,7 +97,7 @@ def check_templates(value: object) -> None:
     """Refuse the first invalid text in a JSON value. Names in mappings are not templates."""
     expressions = 0
     for path, text in _texts(value):
-        with naming(path):
+        with in_field(path):
             expressions += sum(not isinstance(part, str) for part in Template.parse(text).parts)
             if expressions > MOST_EXPRESSIONS:
                 hint = f"{MOST_EXPRESSIONS} at most, in all texts together"
@@ -213,7 +213,7 @@ def _parse(text: str) -> Template:
             start, closed, _ = text[opening.start() :].partition("}}")
             problem = "'{{' without '}}'"
             if closed:
-                problem = f"{shown(start + closed)} is not an expression"
+                problem = f"{quote_value(start + closed)} is not an expression"
             hint = "{{ name }} or {{ name | filter }}; {{ '{{' }} for the braces themselves"
             raise InvalidSchedule("", problem, hint=hint)
         quoted, name, path, filters = found.group("quoted", "name", "path", "filters")
@@ -229,7 +229,9 @@ def _path(name: str, parts: str) -> tuple[object, ...]:
     own = 2 if name == "last" else 1
     name = ".".join(str(part) for part in path[:own])
     if name not in NAMES:
-        raise InvalidSchedule("", f"{shown(name)} is not a known name", hint=meant(name, NAMES))
+        raise InvalidSchedule(
+            "", f"{quote_value(name)} is not a known name", hint=did_you_mean(name, NAMES)
+        )
     if len(path) > own and name != "last.result":
         raise InvalidSchedule("", f"{name} has no parts", hint="only last.result has parts")
     return path
@@ -239,8 +241,8 @@ def _steps(filters: str) -> tuple[Step, ...]:
     steps = []
     for name, listed in _FILTERS.findall(filters):
         if name not in FILTERS:
-            problem = f"no filter is called {shown(name)}"
-            raise InvalidSchedule("", problem, hint=meant(name, FILTERS))
+            problem = f"no filter is called {quote_value(name)}"
+            raise InvalidSchedule("", problem, hint=did_you_mean(name, FILTERS))
         usage, takes, step_with = FILTERS[name]
         arguments = [_literal(token) for token in _LITERALS.findall(listed)]
         if [object if object in takes else type(each) for each in arguments] != takes:
@@ -276,7 +278,7 @@ def _texts(value: object, path: str = "") -> Iterator[tuple[str, str]]:
             yield from _texts(item, f"{path}[{i}]")
     elif isinstance(value, Mapping):
         for name, item in value.items():
-            below = shown(name).strip("'")
+            below = quote_value(name).strip("'")
             yield from _texts(item, f"{path}.{below}" if path else below)
 
 
@@ -304,7 +306,9 @@ def _date(form: str) -> Step:
     for code in _CODE.findall(form):
         if code not in tuple(_CODES):
             hint = f"known: %{' %'.join(_CODES)}"
-            raise InvalidSchedule("", f"no part of a date is called {shown('%' + code)}", hint=hint)
+            raise InvalidSchedule(
+                "", f"no part of a date is called {quote_value('%' + code)}", hint=hint
+            )
     return lambda value, _: _CODE.sub(partial(_coded, _moment(value)), form)
 
 

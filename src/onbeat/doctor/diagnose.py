@@ -22,9 +22,17 @@ from onbeat.ports.clock import Clock
 from onbeat.stores.sql.diagnostics import DatabaseFacts
 from onbeat.stores.sqlite.diagnostics import LIBRARY
 from onbeat.stores.sqlite.diagnostics import look as look_at_file
-from onbeat.stores.sqlite.store import who_holds
+from onbeat.stores.sqlite.store import find_lock_holder
 
-__all__ = ["CHECKS", "Finding", "InstallationFacts", "Level", "judge", "look", "look_at_start"]
+__all__ = [
+    "CHECKS",
+    "Finding",
+    "InstallationFacts",
+    "Level",
+    "findings_at_start",
+    "gather_facts",
+    "judge",
+]
 
 CHECKS: tuple[Check, ...] = (
     *machine.CHECKS, *database.CHECKS, *workload.CHECKS, *files.CHECKS, *prompts.CHECKS,
@@ -32,7 +40,7 @@ CHECKS: tuple[Check, ...] = (
 AT_START: tuple[Check, ...] = (workload.definitions, *files.CHECKS, *prompts.CHECKS)
 
 
-async def look(
+async def gather_facts(
     settings: Settings | InvalidSettings,
     *,
     settings_file: Path | None,
@@ -53,12 +61,12 @@ async def look(
         settings,
         settings_file,
         await _look_at_database(settings, clock, quick=quick),
-        None if path is None else who_holds(path),
+        None if path is None else find_lock_holder(path),
         () if peer_checks is None else await peer_checks,
     )
 
 
-async def look_at_start(settings: Settings, clock: Clock) -> Sequence[Finding]:
+async def findings_at_start(settings: Settings, clock: Clock) -> Sequence[Finding]:
     """Return the problems of definitions, files and peers, for the log of a starting node.
 
     It runs in the background: slow steps run in threads, and each peer has a few seconds.

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from onbeat.core.decide.outcomes import holds
+from onbeat.core.decide.outcomes import condition_holds
 from onbeat.core.runs.run import Accepted, Canceled, Failed, Lost, Outcome
 from onbeat.core.target import Target
 from onbeat.engine.lease import Lease
@@ -207,7 +207,7 @@ class Dispatcher:
         )
         try:
             outcome, tail = await self._outcome_of(check)
-            answer = holds(condition, outcome)
+            answer = condition_holds(condition, outcome)
             sent = self._clock.monotonic()
             if answer is False:
                 await self._until_answered(partial(self._store.skip_condition, [attempt]))

@@ -12,7 +12,7 @@ from onbeat.engine.outbox import Outbox
 from onbeat.engine.planner import BATCH, Planner
 from onbeat.engine.store_retry import restart_on_failure
 from onbeat.engine.zone_data import keep_following
-from onbeat.errors import NodeForgotten, StoreFailed
+from onbeat.errors import NodeDeclaredLost, StoreFailed
 from onbeat.ports.clock import Clock
 from onbeat.ports.launcher import Launchers
 from onbeat.ports.store import Node, RescueResult, Store
@@ -86,7 +86,7 @@ class Engine:
         self._serving: list[asyncio.Task[None]] = []  # needed until the last run is recorded
         self._held, self._lapses = True, 0  # of the lease, at the last check
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.asked_to_stop = asyncio.Event()  # by `Store.ask_to_stop`
+        self.asked_to_stop = asyncio.Event()  # by `Store.request_stop`
 
     async def start(self) -> RescueResult:
         """Register, decide the runs of dead nodes, and start working."""
@@ -228,7 +228,7 @@ class Engine:
                 looked = now
                 self.planner.wake()
 
-    def look_again(self) -> None:
+    def look_for_changes(self) -> None:
         """React to a change by this process: plan, cancel runs, and send messages."""
         self._note_cancel_requests()
         self.planner.wake()
@@ -258,7 +258,7 @@ class Engine:
         """End all runs once other nodes may take this one for dead; note requests to stop."""
         if self._lease.is_forgotten:
             self.dispatcher.end_running(lost=True)
-            raise NodeForgotten("other nodes took this node for dead, and decided its runs")
+            raise NodeDeclaredLost("other nodes took this node for dead, and decided its runs")
         held, self._held = self._held, self._lease.holds
         lapses, self._lapses = self._lapses, self._lease.lapses
         if held and (not self._held or lapses != self._lapses):
@@ -360,7 +360,7 @@ class Engine:
         """Stop the engine and set `failed` if one of its loops has failed."""
         broken = None if task.cancelled() else task.exception()
         if broken is not None and not self.failed.done():
-            if not isinstance(broken, NodeForgotten):  # that is not a defect
+            if not isinstance(broken, NodeDeclaredLost):  # that is not a defect
                 log.critical("the engine failed: this node stops planning", exc_info=broken)
             self.failed.set_exception(broken)
             self.failed.exception()  # logged: asyncio need not report it again

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from onbeat.core.notify.channels import REFERENCE, SCHEME, SECRET, SECRET_NAME
 from onbeat.core.templates import Template
-from onbeat.errors import InvalidSchedule, shown
+from onbeat.errors import InvalidSchedule, quote_value
 from onbeat.files.regular import read_regular
 
 LONGEST_SECRET = 64 * 1024  # bytes
@@ -122,7 +122,7 @@ def read_secret(folder: str, name: str, *, field: str = "") -> str:
     """
     hint = f"a file {name} in the folder of the setting secrets"
     if not SECRET_NAME.fullmatch(name):
-        problem = f"{shown(name)} is not a name of a secret"
+        problem = f"{quote_value(name)} is not a name of a secret"
         raise InvalidSchedule(field, problem, hint="secret://name")
     if not folder:
         problem = "this node has no folder of secrets"

@@ -27,7 +27,7 @@ from onbeat.core.time.durations import Duration
 from onbeat.core.time.instants import rfc3339
 from onbeat.core.triggers.codec import check_names
 from onbeat.engine.concurrency import finish_despite_cancel
-from onbeat.errors import InvalidSchedule, shown
+from onbeat.errors import InvalidSchedule, quote_value
 from onbeat.files.secrets import (
     Redactor,
     SecretReferences,
@@ -56,7 +56,7 @@ def output_path(output: Path, run_id: int, attempt: int) -> Path:
     return output / f"{run_id // 1000:06}" / f"{run_id}-{attempt}.log"
 
 
-def forget_output(output: Path, before: int) -> int:
+def delete_old_output(output: Path, before: int) -> int:
     """Delete output files last written before an instant in ms; return how many were deleted."""
     removed = 0
     for folder in output.glob("[0-9]*"):
@@ -366,8 +366,8 @@ def _not_started(target: Target, error: Exception) -> Failed:
     reason, number = str(error), error.errno if isinstance(error, OSError) else None
     path = error.filename if isinstance(error, OSError) else None
     if number and path and path in {command[0], cwd}:
-        reason = f"{'' if path == command[0] else f'cwd {shown(cwd)}: '}{os.strerror(number)}"
-    problem = f"{shown(command[0])} could not be started: {reason}"
+        reason = f"{'' if path == command[0] else f'cwd {quote_value(cwd)}: '}{os.strerror(number)}"
+    problem = f"{quote_value(command[0])} could not be started: {reason}"
     return Failed(problem, reason="launch_failed", retryable=number in TEMPORARY)
 
 
@@ -378,12 +378,14 @@ def _read(target: Target) -> tuple[list[str], str | None, dict[str, str]]:
     command, cwd, env = fields.get("command"), fields.get("cwd"), fields.get("env", {})
     if not isinstance(command, (list, tuple)) or not command:
         hint = "such as [./backup.sh, --all]; it does not run in a shell"
-        raise InvalidSchedule("command", f"{shown(command)} is not a list of texts", hint=hint)
+        raise InvalidSchedule(
+            "command", f"{quote_value(command)} is not a list of texts", hint=hint
+        )
     if not isinstance(env, Mapping):
-        raise InvalidSchedule("env", f"{shown(env)} is not a mapping", hint="{NAME: value}")
+        raise InvalidSchedule("env", f"{quote_value(env)} is not a mapping", hint="{NAME: value}")
     for name in env:
         if "=" in _text("env", name):
-            raise InvalidSchedule("env", f"{shown(name)} is not a name", hint="NAME: value")
+            raise InvalidSchedule("env", f"{quote_value(name)} is not a name", hint="NAME: value")
     return (
         [_text(f"command[{i}]", part) for i, part in enumerate(command)],
         None if cwd is None else _text("cwd", cwd),
@@ -402,7 +404,7 @@ def _text(field: str, value: object, *, least: int = 1) -> str:
     if not isinstance(value, str):
         name = field.partition("[")[0].partition(".")[0]
         hint = "put it in quotes" if isinstance(value, (int, float)) else EXAMPLES[name]
-        raise InvalidSchedule(field, f"{shown(value)} is not a text", hint=hint)
+        raise InvalidSchedule(field, f"{quote_value(value)} is not a text", hint=hint)
     if len(value) < least or "\0" in value:
         problem = "it contains NUL" if value else "it is empty"
         raise InvalidSchedule(field, problem, hint="a text")

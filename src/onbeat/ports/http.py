@@ -44,5 +44,5 @@ class SendRequest(Protocol):
         """
 
 
-Callback = Callable[[str], Awaitable[Mapping[str, str]]]
+CallbackHeaders = Callable[[str], Awaitable[Mapping[str, str]]]
 """Returns the headers with which a target reports the outcome of the run with this key."""

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 from onbeat.core.runs.run import Outcome
 from onbeat.core.schedule import Schedule
 from onbeat.core.target import Target
-from onbeat.errors import InvalidSchedule, naming
+from onbeat.errors import InvalidSchedule, in_field
 from onbeat.ports.store import Attempt
 
 
@@ -55,14 +55,14 @@ Launchers = Mapping[str, Launcher]  # by the kind of target
 
 def check_launch(schedule: Schedule, launchers: Launchers) -> None:
     """Raise InvalidSchedule if a schedule's target or condition could never be launched."""
-    with naming("run"):
+    with in_field("run"):
         launcher = _launcher_of(schedule.target, launchers)
         launcher.check(schedule.target)
     if schedule.policy.overlap == "replace" and not launcher.can_cancel(schedule.target):
         problem = "its target cannot be cancelled, so that a new run cannot replace it"
         raise InvalidSchedule("overlap", problem, hint="skip, queue or allow")
     if schedule.when is not None:
-        with naming("when"):
+        with in_field("when"):
             _launcher_of(schedule.when, launchers).check(schedule.when)
 
 

@@ -104,7 +104,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     is_rendered: bool = False  # whether its target had templates
     group: str | None = None  # the group that it holds a place of
     may_run: bool = False  # the previous attempt was lost or detached, and may still run
-    is_to_end: bool = False  # cancellation was requested: reattach only to cancel it
+    is_cancel_requested: bool = False  # cancellation was requested: reattach only to cancel it
     at_least_once: bool = False  # start again if the lost attempt is not found
     cause: TriggeredBy = "timer"  # of the run: the same for every attempt
 
@@ -203,7 +203,7 @@ class Store(Protocol):
     marks_successes: bool  # whether a channel wants to be notified of every successful run
 
     def as_caller(
-        self, who: str, *, only_of: str | None = None, check_change: CheckChange | None = None
+        self, who: str, *, only_owner: str | None = None, check_change: CheckChange | None = None
     ) -> "Store":
         """Return the same store for a caller, who is named in the events it causes.
 
@@ -222,7 +222,7 @@ class Store(Protocol):
         user_id: str = "",
         remove: Collection[str] = (),
         expected: Mapping[str, int | None] = NOTHING_EXPECTED,
-        beginnings: Mapping[str, InitialPosition] = NO_POSITIONS,
+        initial_positions: Mapping[str, InitialPosition] = NO_POSITIONS,
         update_waiting: bool = False,
     ) -> list[Upserted]:
         """Define schedules and delete those of `remove`, all or none; what is unchanged stays.
@@ -238,7 +238,7 @@ class Store(Protocol):
           source edit the schedule.
         - `expected` maps ids to revisions, None meaning that the schedule must not exist; if one
           differs, ChangedSince is raised.
-        - `beginnings` has initial positions of new schedules. An existing schedule that has no next
+        - `initial_positions` is for new schedules. An existing schedule that has no next
           tick is given one from its `last_success_at`.
 
         Raises NotAllowed for the id of another owner than `only_of`.
@@ -364,7 +364,7 @@ class Store(Protocol):
     async def unregister(self, node: Node) -> None:
         """Remove a node. Runs that it has claimed are free again, announced ones are not."""
 
-    async def ask_to_stop(self, node_ids: Collection[str]) -> int:
+    async def request_stop(self, node_ids: Collection[str]) -> int:
         """Ask nodes to stop in order; each is notified by its next heartbeat. Return how many."""
 
     async def plan_due(
@@ -487,7 +487,7 @@ class Store(Protocol):
     async def groups(self) -> list[GroupRow]:
         """Return all groups, by name."""
 
-    async def standings(self) -> Snapshot:
+    async def read_snapshot(self) -> Snapshot:
         """Return a consistent snapshot of all schedules, from which a simulation starts."""
 
     async def mark_stuck(self, *, after: int = 0, limit: int = 500) -> int | None:
@@ -511,7 +511,7 @@ class Store(Protocol):
     async def kept(self, kind: str, name: str) -> DocumentRow | None:
         """Return a document."""
 
-    async def kept_all(
+    async def list_documents(
         self,
         kind: str,
         *,

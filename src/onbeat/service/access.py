@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from msgspec.structs import replace
 
-from onbeat.core.notify.channels import BEGINNING
+from onbeat.core.notify.channels import REFERENCE_START
 from onbeat.core.schedule import Schedule
 from onbeat.core.target import Target
 from onbeat.errors import NotAllowed
@@ -33,7 +33,7 @@ class Caller:
         return SCOPES.index(scope) <= SCOPES.index(self.scope)
 
     @property
-    def only_of(self) -> str | None:
+    def only_owner(self) -> str | None:
         """The owner whose schedules the caller sees, or None for all."""
         return self.owner if self.owner and self.scope != "admin" else None
 
@@ -95,15 +95,15 @@ def _allowed_target(caller: Caller, target: Target) -> Target:
         raise NotAllowed(
             problem, hint="http, session, flock, workflow or flow; or a token with scope admin"
         )
-    if any(map(BEGINNING.search, _texts(target.fields))):
+    if any(map(REFERENCE_START.search, _texts(target.fields))):
         problem = "only an admin may define a reference to a secret"
         raise NotAllowed(problem, hint="leave it out, or a token with scope admin")
     if target.kind == "flow":  # the operator configures its address
         return target
     if target.kind == "workflow":  # likewise
-        if caller.only_of not in (None, target.fields.get("user_id")):
-            problem = f"{caller.only_of} may not define a workflow of another user"
-            raise NotAllowed(problem, hint=f"user_id: {caller.only_of}")
+        if caller.only_owner not in (None, target.fields.get("user_id")):
+            problem = f"{caller.only_owner} may not define a workflow of another user"
+            raise NotAllowed(problem, hint=f"user_id: {caller.only_owner}")
         return target
     return Target(target.kind, {**target.fields, "public_only": True}, target.is_enabled)
 

@@ -12,20 +12,26 @@ from typing import Literal
 import msgspec
 
 from onbeat.core.decide.edits import (
-    NOTHING_FORESEEN,
+    EMPTY_FORECAST,
     EditContext,
     EditForecast,
-    foresee,
-    foresee_move,
-    foreseen_words,
+    describe_forecast,
+    forecast_edit,
+    forecast_move,
 )
 from onbeat.core.explain.describe import describe
-from onbeat.core.explain.tick_diff import WEEK, Difference, Effect, differing, effect_of
+from onbeat.core.explain.tick_diff import (
+    WEEK,
+    Difference,
+    TickDifference,
+    differing,
+    tick_difference,
+)
 from onbeat.core.schedule import Schedule, definition, from_definition
 from onbeat.core.time.instants import rfc3339, rfc3339_ms
 from onbeat.core.time.zones import DAY
 from onbeat.core.triggers.past import Past
-from onbeat.errors import InvalidSchedule, OfAnotherSource
+from onbeat.errors import InvalidSchedule, SourceConflict
 from onbeat.events import ScheduleChanged
 from onbeat.ports.rows import EventRow, ScheduleRow
 
@@ -35,7 +41,7 @@ MOST_NAMED = 5  # schedules in one refusal
 PAUSED = "paused, and stays so"
 NOT_COUNTED = "its ticks were not counted: there are too many changes"
 NOTHING_OWED: Mapping[str, EditContext] = {}
-NO_EFFECT, UNCOUNTED = Effect(), Effect(is_known=False)
+NO_EFFECT, UNCOUNTED = TickDifference(), TickDifference(is_known=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +56,9 @@ class ScheduleChange:
     fields: Sequence[Difference] = ()  # that differ from the current definition
     overwritten: frozenset[str] = frozenset()  # those of them that were edited elsewhere
     edited_by: str = ""
-    effect: Effect = NO_EFFECT
+    effect: TickDifference = NO_EFFECT
     notes: Sequence[str] = ()
-    foreseen: EditForecast = NOTHING_FORESEEN  # effect on past ticks and on waiting runs
+    foreseen: EditForecast = EMPTY_FORECAST  # effect on past ticks and on waiting runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,7 @@ class ApplyPlan:
         return [each for each in self.changes if each.kind in kinds]
 
     @property
-    def is_nothing(self) -> bool:
+    def changes_nothing(self) -> bool:
         """Whether there is nothing to do."""
         moves = any(each.foreseen.moves for each in self.changes)
         return not (moves or self.of("create", "change", "remove", "taken"))
@@ -91,7 +97,7 @@ class ApplyPlan:
         if taken:
             named = [f"{each.schedule_id} is {_of(each.source)}" for each in taken[:MOST_NAMED]]
             more = [f"{len(taken) - MOST_NAMED} more"] if len(taken) > MOST_NAMED else []
-            raise OfAnotherSource(f"{', '.join(named + more)}: nothing was changed")
+            raise SourceConflict(f"{', '.join(named + more)}: nothing was changed")
 
 
 class _TickCounter:
@@ -103,7 +109,7 @@ class _TickCounter:
 
     def effect_of(
         self, old: Schedule | None, new: Schedule | None, past: Past | None = None
-    ) -> tuple[Effect, list[str]]:
+    ) -> tuple[TickDifference, list[str]]:
         """Return the effect on the ticks, and notes about it."""
         if self._left is not None:
             parts = sum(each.trigger.cost for each in (old, new) if each is not None)
@@ -111,7 +117,7 @@ class _TickCounter:
             if self._left < 0:
                 return UNCOUNTED, [NOT_COUNTED]
         past = past or self._new
-        return effect_of(old, new, now=self._now, horizon=self._horizon, past=past), []
+        return tick_difference(old, new, now=self._now, horizon=self._horizon, past=past), []
 
 
 def compare(
@@ -184,17 +190,17 @@ def _foreseen(
 ) -> EditForecast:
     """Return the effect of a change on the past ticks and the waiting runs of a schedule."""
     if change.kind == "create" and new is not None:
-        return foresee(None, new, now=now)
+        return forecast_edit(None, new, now=now)
     if context is None:
-        return NOTHING_FORESEEN
+        return EMPTY_FORECAST
     if change.kind == "remove":
-        return foresee(context, None, now=now)
+        return forecast_edit(context, None, now=now)
     is_same = change.kind == "unchanged" or not change.fields
     if change.kind in ("change", "unchanged") and is_same:
-        return foresee_move(context) if update_waiting else NOTHING_FORESEEN
+        return forecast_move(context) if update_waiting else EMPTY_FORECAST
     if change.kind == "change" and new is not None:
-        return foresee(context, new, now=now, update_waiting=update_waiting)
-    return NOTHING_FORESEEN
+        return forecast_edit(context, new, now=now, update_waiting=update_waiting)
+    return EMPTY_FORECAST
 
 
 def _change(
@@ -393,5 +399,5 @@ def _past_fields(foreseen: EditForecast) -> PastFields:
         [WaitingFields(revision, n) for revision, n in sorted(foreseen.moves.items())],
         foreseen.ends,
         foreseen.cancels,
-        foreseen_words(foreseen),
+        describe_forecast(foreseen),
     )

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from onbeat.core.policy import GROUP
-from onbeat.errors import InvalidSchedule, shown
+from onbeat.errors import InvalidSchedule, quote_value
 from onbeat.service.commands import Commands
 
 MOST_PLACES = 10_000  # of a group
@@ -17,7 +17,9 @@ class ControlCommands(Commands):
         self._needs("admin")
         if not GROUP.fullmatch(name):
             hint = "letters, digits and . _ / -, at most 100"
-            raise InvalidSchedule("group", f"{shown(name)} is not a name of a group", hint=hint)
+            raise InvalidSchedule(
+                "group", f"{quote_value(name)} is not a name of a group", hint=hint
+            )
         if not 1 <= places <= MOST_PLACES:
             hint = f"1 to {MOST_PLACES}"
             raise InvalidSchedule("places", f"{places} is out of bounds", hint=hint)
@@ -42,10 +44,10 @@ class ControlCommands(Commands):
         self._wake()
         return changed
 
-    async def ask_to_stop(self, node_ids: Collection[str]) -> int:
+    async def request_stop(self, node_ids: Collection[str]) -> int:
         """Request nodes to stop gracefully; return how many of them are registered."""
         self._needs("admin")
-        return await self._store.ask_to_stop(node_ids)
+        return await self._store.request_stop(node_ids)
 
     async def record_gap(self) -> None:
         """Record all ticks up to now as missed, after a backup was restored. No node is up."""

@@ -42,7 +42,7 @@ class Queries:
     def __init__(self, store: Store, caller: Caller) -> None:
         self._store = store.as_caller(
             caller.name,
-            only_of=caller.only_of,
+            only_owner=caller.only_owner,
             check_change=None if caller.may("admin") else partial(check_change, caller),
         )
         self.caller = caller
@@ -62,7 +62,7 @@ class Queries:
         self._needs("read")
         return await self._store.kept(kind, name)
 
-    async def kept_all(
+    async def list_documents(
         self,
         kind: str,
         *,
@@ -71,9 +71,11 @@ class Queries:
         since: int | None = None,
         but: Collection[str] = (),
     ) -> list[DocumentRow]:
-        """Return the stored documents of a kind. The contract is `Store.kept_all`."""
+        """Return the stored documents of a kind. The contract is `Store.list_documents`."""
         self._needs("read")
-        return await self._store.kept_all(kind, after=after, limit=limit, since=since, but=but)
+        return await self._store.list_documents(
+            kind, after=after, limit=limit, since=since, but=but
+        )
 
     async def channels(self) -> list[ChannelRow]:
         """Return the delivery status of each notification channel, by name."""
@@ -86,7 +88,7 @@ class Queries:
         self._needs_all()
         return await self._store.groups()
 
-    async def standings(self, *, most: int | None = None) -> Snapshot:
+    async def read_snapshot(self, *, most: int | None = None) -> Snapshot:
         """Return a snapshot of all schedules, from which a simulation starts.
 
         It is refused if there are more schedules than `most`.
@@ -95,7 +97,7 @@ class Queries:
         if most is not None and (await self._store.overview()).schedules > most:
             hint = f"{most} at most; onbeat simulate has no limit"
             raise InvalidSchedule("schedules", "there are too many to forecast", hint=hint)
-        return await self._store.standings()
+        return await self._store.read_snapshot()
 
     async def schedules(
         self, which: ScheduleFilter = ALL, *, after: str = "", limit: int | None = None
@@ -133,7 +135,7 @@ class Queries:
     async def broken(self) -> dict[str, str]:
         """Return why definitions of systems are not usable, by id."""
         self._needs("read")
-        return {row.name: _why_broken(row) for row in await self._store.kept_all(BROKEN)}
+        return {row.name: _why_broken(row) for row in await self._store.list_documents(BROKEN)}
 
     async def _refuse_broken(self, schedule_id: str) -> None:
         """Refuse a schedule that does not exist because a system has no valid definition of it."""
@@ -241,8 +243,10 @@ class Queries:
             raise NotAllowed(problem, hint=f"a token with scope {scope}")
 
     def _needs_all(self) -> None:
-        if self.caller.only_of is not None:
-            problem = f"this concerns the schedules of all owners, not only {self.caller.only_of}"
+        if self.caller.only_owner is not None:
+            problem = (
+                f"this concerns the schedules of all owners, not only {self.caller.only_owner}"
+            )
             raise NotAllowed(problem, hint="a token without an owner")
 
 

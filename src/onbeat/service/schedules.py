@@ -8,7 +8,7 @@ from onbeat.core.explain.tick_diff import WEEK
 from onbeat.core.schedule import Schedule, follows, from_definition
 from onbeat.core.time.instants import rfc3339_ms
 from onbeat.core.triggers.past import STARTUP
-from onbeat.errors import InvalidSchedule, NoSuchSchedule, naming
+from onbeat.errors import InvalidSchedule, NoSuchSchedule, in_field
 from onbeat.ports.launcher import check_launch
 from onbeat.ports.rows import ScheduleFilter, ScheduleRow
 from onbeat.ports.store import NO_POSITIONS, NOTHING_EXPECTED, InitialPosition, Upserted
@@ -37,7 +37,7 @@ class ScheduleCommands(Commands):
         user_id: str = "",
         remove: Collection[str] = (),
         expected: Mapping[str, int | None] = NOTHING_EXPECTED,
-        beginnings: Mapping[str, InitialPosition] = NO_POSITIONS,
+        initial_positions: Mapping[str, InitialPosition] = NO_POSITIONS,
         update_waiting: bool = False,
     ) -> list[Upserted]:
         """Define schedules and delete those in `remove`, atomically.
@@ -53,7 +53,7 @@ class ScheduleCommands(Commands):
             user_id=self.caller.owner or user_id,
             remove=remove,
             expected=expected,
-            beginnings=beginnings,
+            initial_positions=initial_positions,
             update_waiting=update_waiting,
         )
         self._wake()
@@ -129,7 +129,7 @@ class ScheduleCommands(Commands):
         for schedule in schedules:
             if len(found) % CHECK_BATCH == CHECK_BATCH - 1:
                 await asyncio.sleep(0)
-            with naming(schedule.schedule_id):
+            with in_field(schedule.schedule_id):
                 found.append(as_allowed(self.caller, schedule))
                 self.check(found[-1])
         return found
@@ -146,7 +146,7 @@ class ScheduleCommands(Commands):
 
     async def _check_followed(self, schedules: Sequence[Schedule]) -> None:
         """Refuse to follow schedules that do not exist for the caller."""
-        if self.caller.only_of is None:
+        if self.caller.only_owner is None:
             return
         own = {schedule.schedule_id for schedule in schedules}
         others = {name for each in schedules for name in follows(each)} - own - {STARTUP}

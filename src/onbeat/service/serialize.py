@@ -7,9 +7,9 @@ from functools import lru_cache
 
 import msgspec
 
-from onbeat.core.explain.attempts import AttemptSpan, stretches
+from onbeat.core.explain.attempts import AttemptSpan, attempt_spans
 from onbeat.core.explain.describe import describe
-from onbeat.core.explain.preview import Preview, awaited
+from onbeat.core.explain.preview import Preview, describe_wait
 from onbeat.core.explain.why import Why
 from onbeat.core.schedule import from_definition
 from onbeat.core.time.instants import rfc3339, rfc3339_ms
@@ -230,7 +230,7 @@ def schedule_fields(row: ScheduleRow) -> ScheduleFields:
     """Return the JSON fields of a schedule."""
     return ScheduleFields(
         schedule_id=row.schedule_id,
-        words=words_of(row),
+        words=schedule_words(row),
         definition=_definition(row.definition),
         revision=row.revision,
         source=row.source,
@@ -255,7 +255,7 @@ def schedule_fields(row: ScheduleRow) -> ScheduleFields:
     )
 
 
-def words_of(row: ScheduleRow) -> str:
+def schedule_words(row: ScheduleRow) -> str:
     """Return the trigger of a schedule in words."""
     try:
         return _words(from_definition(row.schedule_id, row.definition).trigger)
@@ -263,7 +263,7 @@ def words_of(row: ScheduleRow) -> str:
         return f"cannot be read: {refused}"
 
 
-def idle_words(row: ScheduleRow, now: int) -> str | None:
+def idle_reason(row: ScheduleRow, now: int) -> str | None:
     """Return why no future tick of a schedule starts a run, or None if one may."""
     try:
         schedule = from_definition(row.schedule_id, row.definition)
@@ -276,7 +276,7 @@ def idle_words(row: ScheduleRow, now: int) -> str | None:
     if row.next_due_at is not None:
         return None
     past = Past(created_at=row.created_at // 1000, runs_used=row.runs_used)
-    return awaited(schedule.trigger, now // 1000, past)
+    return describe_wait(schedule.trigger, now // 1000, past)
 
 
 def target_kind(row: ScheduleRow) -> str:
@@ -426,7 +426,7 @@ def why_fields(found: Why) -> WhyFields:
         previous=_second(found.previous),
         next=_second(found.following),
         triggered_by=None if run is None else run.triggered_by,
-        attempts=[] if run is None else [_attempt(each) for each in stretches(run)],
+        attempts=[] if run is None else [_attempt(each) for each in attempt_spans(run)],
         note=found.note,
         also=[rfc3339(each) for each in found.also],
     )

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
 from typing import NamedTuple
 
-from onbeat.errors import InvalidSettings, NoSuchToken, NotAllowed, meant, shown
+from onbeat.errors import InvalidSettings, NoSuchToken, NotAllowed, did_you_mean, quote_value
 from onbeat.ports.clock import Clock
 from onbeat.ports.rows import TokenKind, TokenRow
 from onbeat.ports.store import Store
@@ -64,7 +64,9 @@ class Tokens:
         self._needs_admin()
         if not NAME.fullmatch(name):
             hint = "letters, digits and . _ @ -, at most 100"
-            raise InvalidSettings("name", f"{shown(name)} is not a name of a token", hint=hint)
+            raise InvalidSettings(
+                "name", f"{quote_value(name)} is not a name of a token", hint=hint
+            )
         check_owner(owner)
         row = self._row("token", name, name, scope, owner=owner, lasts=expires_in)
         secret = f"{PREFIXES['token']}{self._new_secret()}"
@@ -167,8 +169,8 @@ class Tokens:
         lasts: int | None,
     ) -> TokenRow:
         if scope not in SCOPES:
-            problem = f"{shown(scope)} is not a scope"
-            raise InvalidSettings("scope", problem, hint=meant(scope, SCOPES))
+            problem = f"{quote_value(scope)} is not a scope"
+            raise InvalidSettings("scope", problem, hint=did_you_mean(scope, SCOPES))
         if lasts is not None and not 1 <= lasts <= LONGEST:
             raise InvalidSettings("expires", "it is out of bounds", hint="1s to 36500d")
         now = self._clock.now()
@@ -195,7 +197,7 @@ def check_owner(owner: str) -> str:
     """Return the name of an owner, or refuse it; empty means all owners."""
     if owner and not OWNER.fullmatch(owner):
         hint = "letters, digits and . _ @ : / + -, at most 200"
-        raise InvalidSettings("owner", f"{shown(owner)} is not a name of an owner", hint=hint)
+        raise InvalidSettings("owner", f"{quote_value(owner)} is not a name of an owner", hint=hint)
     return owner
 
 

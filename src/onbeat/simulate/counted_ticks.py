@@ -14,7 +14,7 @@ from typing import NamedTuple
 from onbeat.core.runs.decisions import Due
 from onbeat.core.time.zones import zone
 from onbeat.core.triggers.base import Trigger
-from onbeat.core.triggers.kinds import OnTheWall
+from onbeat.core.triggers.kinds import LocalPatternTrigger
 from onbeat.core.triggers.past import Past
 from onbeat.simulate.counters import MINUTE, DayCounters, Times
 from onbeat.simulate.recorder import Recorder
@@ -78,7 +78,7 @@ class DayTicks:
 
     __slots__ = ("_days", "_left", "reached")
 
-    def __init__(self, trigger: OnTheWall, first: int, last: int) -> None:
+    def __init__(self, trigger: LocalPatternTrigger, first: int, last: int) -> None:
         self._days = trigger.pattern.ticks(first, last)
         self._left: list[int] = []
         self.reached = first
@@ -106,7 +106,7 @@ class TickSources:
 
     def ticks(self, trigger: Trigger, first: int, last: int, past: Past) -> list[int]:
         """Return the ticks in `first <= tick < last`."""
-        if not isinstance(trigger, OnTheWall) or _is_dense(trigger):
+        if not isinstance(trigger, LocalPatternTrigger) or _is_dense(trigger):
             return list(trigger.iterate(first, last, past))
         source = self._sources.get(id(trigger))
         if source is None or source.reached != first:
@@ -267,6 +267,6 @@ def bound_of(length: int) -> int:
     return MINUTE << max(-(-length // MINUTE) - 1, 0).bit_length()
 
 
-def _is_dense(trigger: OnTheWall) -> bool:
+def _is_dense(trigger: LocalPatternTrigger) -> bool:
     pattern = trigger.pattern
     return pattern.minutes.bit_count() * pattern.seconds.bit_count() > DENSE

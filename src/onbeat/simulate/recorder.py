@@ -68,7 +68,7 @@ class Recorder:
 
     def drop(self, state: ScheduleState, run: Run, reason: Reason, *, now: int) -> None:
         """Record the end of a waiting run that does not start."""
-        status = run.unstarted_end
+        status = run.unstarted_status
         if self._witness is not None:
             self._witness(SimulatedRun(state.schedule_id, run.run_at, status, reason, None, now))
         if status is Status.SKIPPED:

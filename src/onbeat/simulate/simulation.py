@@ -154,7 +154,7 @@ class Simulation:
 
     def _enter(self, snapshot: Snapshot, only: Collection[str] | None, run_length: int) -> None:
         """Create the states of the schedules in `only` and of those that they depend on."""
-        selected = list(snapshot.standings)
+        selected = list(snapshot.schedules)
         if only is not None:
             needed = _with_dependencies(snapshot, only)
             selected = [each for each in selected if each.schedule.schedule_id in needed]
@@ -241,7 +241,7 @@ class Simulation:
 def _with_dependencies(snapshot: Snapshot, only: Collection[str]) -> set[str]:
     """Return these schedules, those that they follow, and those in the same groups."""
     found, new = set[str](), set(only)
-    by_id = {entry.schedule.schedule_id: entry.schedule for entry in snapshot.standings}
+    by_id = {entry.schedule.schedule_id: entry.schedule for entry in snapshot.schedules}
     while new:
         found |= new
         schedules = [by_id[name] for name in new if name in by_id]

@@ -11,7 +11,7 @@ from itertools import count
 
 from msgspec.structs import replace
 
-from onbeat.core.decide.follow import ENDINGS, ended
+from onbeat.core.decide.follow import ENDINGS, causes_after_end
 from onbeat.core.decide.outcomes import next_step, recheck_overlap, to_release
 from onbeat.core.decide.plan import next_due, plan, set_aside, split_stale, switched_off
 from onbeat.core.runs.decisions import (
@@ -276,13 +276,13 @@ class Simulator:
         """Check a run again that was decided before it was due, as at a claim."""
         if run.status is not Status.ENQUEUED or run.blocked_by is not None:
             return False  # it has changed since it was queued
-        if state.is_paused and not run.is_asked_for:
+        if state.is_paused and not run.is_requested:
             return False
         if run.deadline_at is not None and run.deadline_at <= self.now:
             return False
         schedule, policy = state.schedule, state.schedule.policy
         skip_reason = switched_off(schedule)
-        if skip_reason == "disabled" and run.is_asked_for and schedule.target.is_enabled:
+        if skip_reason == "disabled" and run.is_requested and schedule.target.is_enabled:
             skip_reason = None
         if skip_reason is not None:
             self._end_waiting(state, run, skip_reason)
@@ -371,7 +371,7 @@ class Simulator:
         """Create a tick of a schedule that follows a finished run."""
         own = [""] if state.schedule_id == schedule_id else []
         for name in (*own, schedule_id):
-            happened = ended(
+            happened = causes_after_end(
                 state.schedule.trigger,
                 state.past,
                 name,

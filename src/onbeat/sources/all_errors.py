@@ -12,7 +12,7 @@ from onbeat.core.schedule import check_id
 from onbeat.core.target import TARGETS
 from onbeat.core.triggers.build import LIMITS
 from onbeat.core.triggers.codec import KINDS
-from onbeat.errors import InvalidSchedule, meant, naming, shown
+from onbeat.errors import InvalidSchedule, did_you_mean, in_field, quote_value
 
 Fields = Mapping[str, object]
 Read = Callable[[str, Fields], object]
@@ -44,7 +44,7 @@ def require_fields(values: object) -> Fields:
     """Return the fields of a schedule, or refuse what is not a mapping."""
     if not isinstance(values, Mapping):
         hint = "fields, such as every: 90m and run: {...}"
-        raise InvalidSchedule("", f"{shown(values)} is not a schedule", hint=hint)
+        raise InvalidSchedule("", f"{quote_value(values)} is not a schedule", hint=hint)
     return values
 
 
@@ -52,8 +52,8 @@ def _errors_by_field(name: str, fields: Fields, read: Read) -> Iterator[InvalidS
     for field in fields:
         if field not in FIELD_NAMES:
             is_zone = "zone" in field or field == "tz"
-            hint = "did you mean 'timezone'?" if is_zone else meant(field, FIELD_NAMES)
-            yield InvalidSchedule(shown(field).strip("'"), UNKNOWN, hint=hint)
+            hint = "did you mean 'timezone'?" if is_zone else did_you_mean(field, FIELD_NAMES)
+            yield InvalidSchedule(quote_value(field).strip("'"), UNKNOWN, hint=hint)
     context: dict[str, object] = {}
     for field in ZONE_FIELDS:
         errors = list(_errors(read, name, VALID | _pick(fields, [field])))
@@ -65,7 +65,7 @@ def _errors_by_field(name: str, fields: Fields, read: Read) -> Iterator[InvalidS
         yield from _errors(read, name, VALID | context | _pick(fields, [field]))
     for field in _pick(fields, POLICIES):
         try:
-            with naming(field):
+            with in_field(field):
                 POLICIES[field].read(fields[field])
         except InvalidSchedule as refused:
             yield refused

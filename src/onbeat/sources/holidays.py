@@ -1,6 +1,6 @@
 """Public holidays of a country or region as items of `exclude`, from the `holidays` package."""
 
-from onbeat.errors import InvalidSchedule, shown
+from onbeat.errors import InvalidSchedule, quote_value
 from onbeat.files.extras import install_command
 
 YEARS = range(2020, 2051)
@@ -21,6 +21,6 @@ def holiday_items(region: str) -> tuple[str, ...]:
     except NotImplementedError:
         hint = "a country code, optionally with a region: DE or DE-BY"
         raise InvalidSchedule(
-            "holidays", f"no region is called {shown(region)}", hint=hint
+            "holidays", f"no region is called {quote_value(region)}", hint=hint
         ) from None
     return tuple(sorted(day.isoformat() for day in days))

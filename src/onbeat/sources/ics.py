@@ -7,7 +7,7 @@ from pathlib import Path
 from onbeat.core.time.durations import parse_duration
 from onbeat.core.time.instants import canonical_time, resolve, rfc3339
 from onbeat.core.time.zones import DAY, zone
-from onbeat.errors import InvalidSchedule, naming, shown
+from onbeat.errors import InvalidSchedule, in_field, quote_value
 from onbeat.sources.text_files import read_text
 
 Event = dict[str, tuple[str, str]]  # property name -> its parameters and its value
@@ -17,7 +17,7 @@ _TIME = re.compile(r"(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d)(Z?))?", re.ASCII)
 
 def ics_items(path: Path) -> tuple[str, ...]:
     """Return the items of a file, or refuse it."""
-    with naming("ics"):
+    with in_field("ics"):
         return parse_ics(read_text(path))
 
 
@@ -51,7 +51,7 @@ def _item(event: Event) -> str:
     parameters, start = event.get("DTSTART", ("", ""))
     first = _TIME.fullmatch(start)
     if first is None:
-        problem = f"{shown(start)} is not a DTSTART"
+        problem = f"{quote_value(start)} is not a DTSTART"
         raise InvalidSchedule("", problem, hint="20261225 or 20261225T090000Z")
     if "RDATE" in event:
         raise InvalidSchedule("", "RDATE is not supported", hint="an event for each date")
@@ -64,7 +64,7 @@ def _item(event: Event) -> str:
     if "DTEND" in event:
         return f"{begins}..{_date_time(*event['DTEND'])}"
     if length is None or not begins.endswith("Z"):
-        problem = f"the event at {shown(start)} has no end"
+        problem = f"the event at {quote_value(start)} has no end"
         raise InvalidSchedule("", problem, hint="a DTEND")
     return f"{begins}..{rfc3339(resolve(begins, zone('UTC')) + length)}"
 
@@ -72,7 +72,7 @@ def _item(event: Event) -> str:
 def _yearly(rule: str, start: str) -> str:
     if rule.upper() != "FREQ=YEARLY" or len(start) != 8:
         hint = "whole days with RRULE:FREQ=YEARLY, or one event for each date"
-        raise InvalidSchedule("", f"the rule {shown(rule)} is not supported", hint=hint)
+        raise InvalidSchedule("", f"the rule {quote_value(rule)} is not supported", hint=hint)
     return f"{start[4:6]}-{start[6:8]}"
 
 
@@ -87,7 +87,7 @@ def _date(text: str) -> date:
     try:
         return date(int(text[:4]), int(text[4:6]), int(text[6:8]))
     except ValueError:
-        problem = f"{shown(text)} is not a date"
+        problem = f"{quote_value(text)} is not a date"
         raise InvalidSchedule("", problem, hint="such as 20261225") from None
 
 
@@ -95,7 +95,7 @@ def _date_time(parameters: str, text: str) -> str:
     """Return a DTSTART or DTEND as a canonical time: UTC, or local if it has no zone."""
     match = _TIME.fullmatch(text)
     if match is None or match[4] is None:
-        problem = f"{shown(text)} is not a date and time"
+        problem = f"{quote_value(text)} is not a date and time"
         raise InvalidSchedule("ics", problem, hint="such as 20261225T090000Z")
     year, month, day, hour, minute, second, utc = match.groups()
     moment = canonical_time(f"{year}-{month}-{day}T{hour}:{minute}:{second}{utc}")

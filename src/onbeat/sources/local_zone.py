@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from onbeat.core.time.zones import zone
-from onbeat.errors import InvalidSchedule, shown
+from onbeat.errors import InvalidSchedule, quote_value
 
 log = logging.getLogger("onbeat.sources")
 
@@ -28,7 +28,7 @@ def local_zone(variable: str | None, folder: Path) -> str:
 @cache  # once in a process
 def _warn(variable: str) -> None:
     text = "TZ: %s is not the name of a zone, using UTC (set a name such as Europe/Berlin)"
-    log.warning(text, shown(variable))
+    log.warning(text, quote_value(variable))
 
 
 def _zone_name(name: str) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from onbeat.errors import InvalidFile, InvalidSchedule, Mistake, shown
+from onbeat.errors import InvalidFile, InvalidSchedule, Mistake, quote_value
 from onbeat.sources.text_files import read_text
-from onbeat.sources.watch import Watched
+from onbeat.sources.watch import WatchedFile
 from onbeat.sources.yaml_positions import read_yaml
 
 
@@ -17,7 +17,7 @@ class FieldsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._watched = Watched(path)
+        self._watched = WatchedFile(path)
 
     def read(self) -> object:
         """Return its fields, or refuse it with every mistake."""
@@ -36,7 +36,7 @@ def read_fields(path: Path) -> object:
     """Return the fields of a file, or refuse it, also for a duplicate name."""
     read = READERS.get(path.suffix.lower())
     if read is None:
-        _refuse(path, f"{shown(path.suffix)} is not a supported suffix", ", ".join(READERS))
+        _refuse(path, f"{quote_value(path.suffix)} is not a supported suffix", ", ".join(READERS))
     try:
         text = read_text(path)
     except InvalidSchedule as refused:
@@ -76,7 +76,7 @@ def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     fields: dict[str, object] = {}
     for name, value in pairs:
         if name in fields:
-            raise ValueError(f"the key {shown(name)} appears twice")
+            raise ValueError(f"the key {quote_value(name)} appears twice")
         fields[name] = value
     return fields
 

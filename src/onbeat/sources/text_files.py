@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from onbeat.errors import InvalidSchedule, shown
+from onbeat.errors import InvalidSchedule, quote_value
 from onbeat.files.regular import LARGEST, read_regular
 
 LARGEST_FILE = LARGEST
@@ -11,7 +11,7 @@ LARGEST_FILE = LARGEST
 def read_text(path: Path) -> str:
     """Return the text of a regular file in UTF-8, or refuse it."""
     if "\0" in str(path):
-        raise InvalidSchedule("", f"{shown(path.name)} is not a file name", hint="a path")
+        raise InvalidSchedule("", f"{quote_value(path.name)} is not a file name", hint="a path")
     try:
         text = read_regular(path, most=LARGEST_FILE).decode("utf-8")
     except OSError as error:

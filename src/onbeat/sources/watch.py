@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-A_MOMENT = partial(asyncio.sleep, 1.0)  # between two polls
+ONE_SECOND = partial(asyncio.sleep, 1.0)  # between two polls
 
 Signature = tuple[int, int, int, int] | None  # None: the file does not exist
 
@@ -19,7 +19,7 @@ def signature(path: Path) -> Signature:
     return stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_size
 
 
-class Watched:
+class WatchedFile:
     """A file, and its signature when it was last applied; at first, that of now."""
 
     def __init__(self, path: Path) -> None:
@@ -43,10 +43,10 @@ class Watched:
 
 
 async def watch(
-    watched: Watched,
+    watched: WatchedFile,
     apply: Callable[[], Awaitable[bool]],
     *,
-    pause: Callable[[], Awaitable[None]] = A_MOMENT,
+    pause: Callable[[], Awaitable[None]] = ONE_SECOND,
 ) -> None:
     """Call `apply` whenever a file has changed, and again while it returns False."""
     while True:

@@ -22,12 +22,12 @@ ORDER = ("description", *KINDS, *sorted(AROUND), *TARGETS, "run", "when", *POLIC
 
 def write_yaml(definitions: Mapping[str, str]) -> str:
     """Return the YAML of these schedules: ids, and definitions as stored."""
-    parts = Parts()
+    parts = ScheduleFileWriter()
     parts.look(definitions.values())
     return parts.yaml(definitions) + parts.yaml_end()
 
 
-class Parts:
+class ScheduleFileWriter:
     """A file of schedules, written in parts of any number.
 
     `look` goes through all definitions first: a calendar name with the same items everywhere is

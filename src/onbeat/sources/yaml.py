@@ -15,7 +15,7 @@ from onbeat.core.time.zones import zone
 from onbeat.core.triggers.base import Trigger
 from onbeat.core.triggers.calendars import Calendars, Exclude
 from onbeat.core.triggers.codec import decode
-from onbeat.errors import InvalidFile, InvalidSchedule, Mistake, meant, naming, shown
+from onbeat.errors import InvalidFile, InvalidSchedule, Mistake, did_you_mean, in_field, quote_value
 from onbeat.sources.all_errors import UNKNOWN, find_errors, require_fields
 from onbeat.sources.holidays import holiday_items
 from onbeat.sources.ics import ics_items
@@ -25,7 +25,7 @@ from onbeat.sources.yaml_positions import MOST_MISTAKES, YamlPosition, read_yaml
 SECTIONS = ("timezone", "calendars", "schedules")
 
 
-class File(NamedTuple):
+class ScheduleFile(NamedTuple):
     """The schedules of a file, and its path."""
 
     path: Path
@@ -48,8 +48,8 @@ class FileDefinitions:
     def trigger(self, name: str) -> Trigger:
         """Return the trigger of the schedule called `name`, which may lack `run`."""
         if name not in self.schedules:
-            problem = f"no schedule is called {shown(name)}"
-            raise InvalidSchedule("schedules", problem, hint=meant(name, self.schedules))
+            problem = f"no schedule is called {quote_value(name)}"
+            raise InvalidSchedule("schedules", problem, hint=did_you_mean(name, self.schedules))
         try:
             timing, _ = split_timing(require_fields(self.schedules[name]))
             return decode(timing, timezone=self.timezone, key=name, calendars=self.calendars)
@@ -74,7 +74,7 @@ class FileDefinitions:
         return schedule
 
 
-def read_file(path: Path, check: Callable[[Schedule], None]) -> File:
+def read_file(path: Path, check: Callable[[Schedule], None]) -> ScheduleFile:
     """Return the schedules of a file, or refuse it with every mistake.
 
     `check` refuses schedules that cannot be launched.
@@ -91,7 +91,7 @@ def read_file(path: Path, check: Callable[[Schedule], None]) -> File:
             break
     if mistakes:
         raise InvalidFile(str(path), mistakes)
-    return File(path, schedules)
+    return ScheduleFile(path, schedules)
 
 
 def read_definitions(path: Path) -> FileDefinitions:
@@ -120,7 +120,7 @@ def _read(path: Path) -> tuple[FileDefinitions, list[Mistake]]:
 
     for name in content:
         if name not in SECTIONS:
-            refuse(InvalidSchedule(_quoted(name), UNKNOWN, hint=meant(name, SECTIONS)))
+            refuse(InvalidSchedule(_quoted(name), UNKNOWN, hint=did_you_mean(name, SECTIONS)))
     timezone = "UTC"
     try:
         timezone = zone(content.get("timezone", timezone)).name
@@ -130,7 +130,7 @@ def _read(path: Path) -> tuple[FileDefinitions, list[Mistake]]:
     for name in ("calendars", "schedules"):
         section = content.get(name) or {}
         if not isinstance(section, dict):
-            problem, hint = f"{shown(section)} is not a mapping", f"{name}: {{a-name: ...}}"
+            problem, hint = f"{quote_value(section)} is not a mapping", f"{name}: {{a-name: ...}}"
             refuse(InvalidSchedule(name, problem, hint=hint))
             section = {}
         sections[name] = section
@@ -151,12 +151,12 @@ def _mistake(position: YamlPosition, refused: InvalidSchedule) -> Mistake:
 
 
 def _quoted(name: str) -> str:
-    return shown(name).strip("'")
+    return quote_value(name).strip("'")
 
 
 def _items(name: str, value: object, folder: Path) -> tuple[str, ...]:
     """Return the items of a calendar: a list, an .ics file, or the holidays of a region."""
-    with naming(f"calendars.{name}"):
+    with in_field(f"calendars.{name}"):
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return Exclude(tuple(value)).items  # which refuses an item that is not a date
         if isinstance(value, Mapping) and list(value) == ["ics"] and isinstance(value["ics"], str):
@@ -168,4 +168,4 @@ def _items(name: str, value: object, folder: Path) -> tuple[str, ...]:
         ):
             return holiday_items(value["holidays"])
         hint = "[2026-12-25, 12-31], {ics: dates.ics} or {holidays: DE-BY}"
-        raise InvalidSchedule("", f"{shown(value)} is not a calendar", hint=hint)
+        raise InvalidSchedule("", f"{quote_value(value)} is not a calendar", hint=hint)

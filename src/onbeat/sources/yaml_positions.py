@@ -16,7 +16,7 @@ from typing import NamedTuple, NoReturn, Protocol
 
 import yaml
 
-from onbeat.errors import Mistake, shown
+from onbeat.errors import Mistake, quote_value
 from onbeat.sources.text_files import LARGEST_FILE
 
 DEEPEST = 32
@@ -96,7 +96,7 @@ def read_yaml(text: str) -> PositionedValues:
     strange = STRANGE.search(text)
     if strange is not None:
         line = text.count("\n", 0, strange.start()) + 1
-        problem = f"the character {shown(strange[0])} is not allowed"
+        problem = f"the character {quote_value(strange[0])} is not allowed"
         return PositionedValues(
             None,
             YamlPosition(1, []),
@@ -193,8 +193,10 @@ class _YamlReader:
         sized = self._anchors.get(name)
         if sized is None:
             if name in self._anchors:
-                self._give_up(event, f"the anchor {shown(name)} contains itself", "plain values")
-            problem = f"no anchor is called {shown(name)}"
+                self._give_up(
+                    event, f"the anchor {quote_value(name)} contains itself", "plain values"
+                )
+            problem = f"no anchor is called {quote_value(name)}"
             self._refuse(self.line, problem, QUOTE_STARS)
             return _Sized(None, YamlPosition(self.line, []), 1, 0, 0)
         if depth + sized.height > DEEPEST:
@@ -228,7 +230,7 @@ class _YamlReader:
             assert isinstance(each, yaml.NodeEvent), "a mapping holds only nodes"
             at = _line(each.start_mark)
             key = self._node(each, depth + 1)
-            self._path.append(f".{shown(key.value)}".replace("'", ""))
+            self._path.append(f".{quote_value(key.value)}".replace("'", ""))
             name = self._name(key.value, each, at, value)
             item = self._node(self._next(), depth + 1)
             self._path.pop()
@@ -249,11 +251,11 @@ class _YamlReader:
         """Return the key of a mapping, or None if it is refused."""
         if not isinstance(key, str):
             hint = "a text as the key" if isinstance(key, (dict, list)) else "put it in quotes"
-            self._refuse(line, f"the key {shown(key)} is not a text", hint)
+            self._refuse(line, f"the key {quote_value(key)} is not a text", hint)
         elif key == "<<" and isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
             self._refuse(line, "`<<` merges nothing in YAML 1.2", "write the fields out")
         elif key in earlier:
-            self._refuse(line, f"the key {shown(key)} appears twice", "remove one of them")
+            self._refuse(line, f"the key {quote_value(key)} appears twice", "remove one of them")
         else:
             return key
         return None
@@ -264,7 +266,7 @@ class _YamlReader:
         value = self._plain(text) if event.implicit[0] else text
         if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
             self._refuse(
-                self.line, f"{shown(text)} has half a surrogate pair", "both halves, or none"
+                self.line, f"{quote_value(text)} has half a surrogate pair", "both halves, or none"
             )
             value = ""
         return _Sized(value, YamlPosition(self.line, []), 1, len(text), 0)
@@ -288,7 +290,9 @@ class _YamlReader:
         else:
             return text
         if not is_in_range:
-            self._refuse(self.line, f"the number {shown(text)} is out of range", "64 bits at most")
+            self._refuse(
+                self.line, f"the number {quote_value(text)} is out of range", "64 bits at most"
+            )
         return number
 
 

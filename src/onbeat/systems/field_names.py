@@ -5,14 +5,14 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 
 from onbeat.core.triggers.codec import check_names
-from onbeat.errors import InvalidSchedule, shown
+from onbeat.errors import InvalidSchedule, quote_value
 
 
 def check_fields(value: object, known: AbstractSet[str]) -> None:
     """Refuse a value that is not a mapping, and unknown field names."""
     if not isinstance(value, Mapping):
         hint = f"fields by name: {', '.join(sorted(known))}"
-        raise InvalidSchedule("", f"{shown(value)} is not a set of fields", hint=hint)
+        raise InvalidSchedule("", f"{quote_value(value)} is not a set of fields", hint=hint)
     check_names(value, known)
 
 

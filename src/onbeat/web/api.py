@@ -21,7 +21,7 @@ from litestar.types import ControllerRouterHandler
 
 import onbeat
 from onbeat.app.systems import RunningSystems
-from onbeat.errors import OnbeatError, meant
+from onbeat.errors import OnbeatError, did_you_mean
 from onbeat.service.service import Service
 from onbeat.web import pages
 from onbeat.web.live import EventStreams
@@ -149,7 +149,7 @@ class ApiDescription:
             return None
         for name, values in request.query_params.dict().items():
             if name not in parameters:
-                hint = meant(name, parameters)
+                hint = did_you_mean(name, parameters)
                 return _respond(
                     request, problem(400, "no parameter has this name", field=name, hint=hint)
                 )

@@ -12,7 +12,7 @@ from onbeat.app.systems import RunningSystems
 from onbeat.core.time.instants import rfc3339, rfc3339_ms
 from onbeat.errors import InvalidFile, InvalidSchedule
 from onbeat.ports.rows import Overview, RunFilter, RunRow, ScheduleRow
-from onbeat.service.serialize import target_kind, words_of
+from onbeat.service.serialize import schedule_words, target_kind
 from onbeat.service.service import Service
 from onbeat.systems.services.timer_list import DISABLED, HEADING
 
@@ -51,7 +51,7 @@ async def style() -> Response[bytes]:
 async def _timers(service: Service, systems: RunningSystems) -> str:
     """Return the section of timers: empty without a timer file, or for a caller with an owner."""
     timers = systems.timers
-    if timers is None or service.caller.only_of is not None:
+    if timers is None or service.caller.only_owner is not None:
         return ""
     try:
         found = await timers.listed(service)
@@ -69,7 +69,7 @@ async def _timers(service: Service, systems: RunningSystems) -> str:
 
 async def _flows(service: Service, systems: RunningSystems) -> str:
     """Return the section of flows that are not scheduled; empty for a caller with an owner."""
-    if systems.flows is None or service.caller.only_of is not None:
+    if systems.flows is None or service.caller.only_owner is not None:
         return ""
     invalid = (await systems.flows.status(service)).invalid
     if not invalid:
@@ -128,7 +128,16 @@ def _row(row: ScheduleRow) -> tuple[str, ...]:
     last = "-" if row.last_success_at is None else rfc3339_ms(row.last_success_at)
     following = "-" if row.next_run_at is None else rfc3339(row.next_run_at)
     runs, result = target_kind(row), _result(row)
-    return row.schedule_id, words_of(row), row.source or "-", runs, following, last, result, state
+    return (
+        row.schedule_id,
+        schedule_words(row),
+        row.source or "-",
+        runs,
+        following,
+        last,
+        result,
+        state,
+    )
 
 
 def _result(row: ScheduleRow) -> str:

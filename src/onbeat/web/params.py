@@ -11,7 +11,7 @@ from litestar.params import HeaderParameter, PathParameter, QueryParameter
 
 from onbeat.core.schedule import ID, check_id
 from onbeat.core.time.instants import parse_instant, parse_instant_ms, rfc3339_ms
-from onbeat.errors import InvalidSchedule, naming, shown
+from onbeat.errors import InvalidSchedule, in_field, quote_value
 from onbeat.service.access import Caller
 from onbeat.service.service import Service
 from onbeat.web.problems import Problem
@@ -136,17 +136,17 @@ def read_schedule_id(segment: str) -> str:
 
 def read_instant(field: str, text: str) -> int:
     """Return an instant in seconds, or refuse it."""
-    with naming(field):
+    with in_field(field):
         return parse_instant(text)
 
 
 def read_future_ms(field: str, text: str, *, now: int) -> int:
     """Return a future instant in milliseconds, or refuse it."""
-    with naming(field):
+    with in_field(field):
         instant = parse_instant_ms(text)
     if instant <= now:
         hint = f"later than {rfc3339_ms(now)}"
-        raise InvalidSchedule(field, f"{shown(text)} is in the past", hint=hint)
+        raise InvalidSchedule(field, f"{quote_value(text)} is in the past", hint=hint)
     return instant
 
 
@@ -160,7 +160,9 @@ def read_revision(if_match: str | None) -> int | None:
         if number.isdigit() and len(number) < 19:
             return int(number)
     hint = 'the value of the ETag header, such as "3"'
-    raise InvalidSchedule("If-Match", f"{shown(if_match)} is not an ETag of a schedule", hint=hint)
+    raise InvalidSchedule(
+        "If-Match", f"{quote_value(if_match)} is not an ETag of a schedule", hint=hint
+    )
 
 
 def etag(revision: int) -> str:
@@ -173,7 +175,7 @@ def read_event_id(field: str, text: str) -> tuple[int, int]:
     match = EVENT_ID.fullmatch(text)
     if match is None:
         hint = "the id of an event, such as 1234.0"
-        raise InvalidSchedule(field, f"{shown(text)} is not the id of an event", hint=hint)
+        raise InvalidSchedule(field, f"{quote_value(text)} is not the id of an event", hint=hint)
     return int(match[1]), int(match[2]) if match[2] else 10**9
 
 

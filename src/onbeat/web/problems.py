@@ -7,8 +7,6 @@ from http import HTTPStatus
 import msgspec
 
 from onbeat.errors import (
-    AlreadyThere,
-    ChangedSince,
     InvalidSchedule,
     InvalidSettings,
     NoSuchRun,
@@ -16,10 +14,12 @@ from onbeat.errors import (
     NoSuchToken,
     NoSuchWorkflow,
     NotAllowed,
-    OfAnotherSource,
     OnbeatError,
+    RevisionConflict,
     RunIsHeld,
     RunIsOver,
+    ScheduleExists,
+    SourceConflict,
     StoreFailed,
     StoreUnusable,
     WorkflowIsUsed,
@@ -83,14 +83,14 @@ def as_problem(refused: OnbeatError) -> Problem:
             return problem(404, str(refused))
         case NotAllowed():
             return problem(403, refused.problem, hint=refused.hint)
-        case ChangedSince():
+        case RevisionConflict():
             return problem(412, str(refused), hint="read it again and repeat the change")
-        case OfAnotherSource():
+        case SourceConflict():
             hint = "take_over: true moves them to this source; or use the source that owns them"
             return problem(409, refused.problem, hint=hint)
         case RunIsOver() | WorkflowIsUsed():
             return problem(409, refused.problem, hint=refused.hint)
-        case AlreadyThere() | RunIsHeld():
+        case ScheduleExists() | RunIsHeld():
             return problem(409, str(refused))
         case StoreFailed() | StoreUnusable():
             return problem(503, "the database is unavailable", hint="try again later")

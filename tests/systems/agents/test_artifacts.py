@@ -277,7 +277,7 @@ def test_discarded_artifacts_are_deleted_for_all_processes(lasting):
     lasting.reborn()
 
     async def again(its):
-        rows = await its.its.beat.service.kept_all(KIND)
+        rows = await its.its.beat.service.list_documents(KIND)
         return [log.text for log in await its.its.get_artifacts(LogEntry)], len(rows)
 
     assert lasting.play(again) == (["new"], 5)  # with the discard horizon

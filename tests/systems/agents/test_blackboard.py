@@ -119,7 +119,7 @@ def test_payload_that_decodes_differently_is_refused_and_not_stored(lasting, pay
         with pytest.raises(ValueError, match=said):
             await its.its.publish(payload)
         assert await its.its.get_artifacts(type(payload)) == []
-        assert await its.its.beat.service.kept_all(KIND) == []
+        assert await its.its.beat.service.list_documents(KIND) == []
 
     described(lasting.its, type(payload))
     lasting.play(story)
@@ -159,7 +159,7 @@ def test_artifact_that_does_not_fit_a_changed_model_is_ignored_and_can_be_discar
         for _ in range(2):
             assert [each.host for each in await its.its.get_artifacts(stricter)] == ["new"]
         assert await its.its.discard(stricter, before=instant("12:01:00")) == 1
-        return len(await its.its.beat.service.kept_all(KIND))
+        return len(await its.its.beat.service.list_documents(KIND))
 
     described(lasting.its, LogEntry)
     lasting.play(publishes)

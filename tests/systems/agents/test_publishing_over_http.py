@@ -178,13 +178,16 @@ def test_result_of_an_offer_is_kept_for_a_day_without_its_payload(program):
         async with program.running() as its, program.api() as api:
             await api.post("/artifacts", json=ENTRY)
             service = its.beat.service
-            left, (taken,) = await service.kept_all(OFFER), await service.kept_all(TAKEN)
+            left, (taken,) = (
+                await service.list_documents(OFFER),
+                await service.list_documents(TAKEN),
+            )
             await forget_taken(service)
-            (still,) = await service.kept_all(TAKEN)
+            (still,) = await service.list_documents(TAKEN)
             tomorrow = f"UPDATE documents SET updated_at = updated_at - {86_400_001}"
             await service._all._write(lambda tx: tx.run(tomorrow))
             await forget_taken(service)
-            return left, taken.body, still.body, await service.kept_all(TAKEN)
+            return left, taken.body, still.body, await service.list_documents(TAKEN)
 
     left, taken, still, gone = play(story)
     assert (left, gone) == ([], [])

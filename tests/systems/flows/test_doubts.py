@@ -81,7 +81,7 @@ def test_store_failure_before_a_launch_makes_the_run_wait(world):
 def test_unreadable_store_makes_the_run_wait_or_be_reattached(world, impatient):
     assert isinstance(launched(world, an_attempt(7), kept=99)[0], Busy)
     assert launched(world, an_attempt(7, 2, may_run=True), kept=99) == [Lost()]
-    assert launched(world, an_attempt(7, 2, is_to_end=True), kept=99) == [Lost()]
+    assert launched(world, an_attempt(7, 2, is_cancel_requested=True), kept=99) == [Lost()]
     assert world.panel.launched == []
 
 
@@ -156,26 +156,28 @@ def test_canceled_detached_run_is_reattached_and_canceled(world):
         await its.service.keep(MADE, "7", body)
 
     asked_to = Canceled("canceled as requested")
-    to_end = an_attempt(7, 2, may_run=True, is_to_end=True)
+    to_end = an_attempt(7, 2, may_run=True, is_cancel_requested=True)
     assert launched(world, to_end, before=launch) == [asked_to]
     assert world.panel.executions == {}
 
 
 def test_canceled_detached_run_without_a_launch_is_canceled(world):
-    found = launched(world, an_attempt(7, 2, may_run=True, is_to_end=True))
+    found = launched(world, an_attempt(7, 2, may_run=True, is_cancel_requested=True))
     assert found == [Canceled("canceled as requested")]
     assert world.panel.asked_of_runs == []
 
 
 def test_canceled_launch_in_doubt_is_lost(world):
-    (found,) = launched(world, an_attempt(7, 2, may_run=True, is_to_end=True), book=begun(1))
+    (found,) = launched(
+        world, an_attempt(7, 2, may_run=True, is_cancel_requested=True), book=begun(1)
+    )
     assert isinstance(found, Failed)
     assert found.reason == "lost"
 
 
 async def until_none_is_kept(its):
     while True:
-        if not await its.service.kept_all(TO_END):
+        if not await its.service.list_documents(TO_END):
             return
         await asyncio.sleep(0.01)
 
@@ -227,7 +229,7 @@ def test_failed_cancellation_is_retried_until_the_panel_confirms(world, logged, 
         await its.beat.settle()
         run = await its.service.run(row.run_id)
         assert (run.status, len(its.panel.executions)) == ("CANCELED", 1)
-        assert len(await its.service.kept_all(TO_END)) == 1
+        assert len(await its.service.list_documents(TO_END)) == 1
         if how == "away":
             await its.panel.start(int(its.url.rpartition(":")[2]))
         its.panel.fails = {}

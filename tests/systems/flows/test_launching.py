@@ -257,7 +257,7 @@ def test_killed_scheduler_reattaches_running_flows(world):
         await its.crash(down="1m")
         its.panel.status = None
         await its.beat.settle()
-        return await its.service.run(row.run_id), await its.service.kept_all(LAUNCHES)
+        return await its.service.run(row.run_id), await its.service.list_documents(LAUNCHES)
 
     run, left = world.play(story)
     assert (run.status, run.attempt) == ("SUCCESS", 2)

@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner
 
-from onbeat.cli import main
+from onbeat.cli.command import main
 from onbeat.core.notify.channels import read_channels
 from onbeat.systems.flows.template import META_TEMPLATE
 from tests.systems.flows.conftest import KEY, URL

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from onbeat import Onbeat
 from onbeat.app.settings import Settings
-from onbeat.cli import main
+from onbeat.cli.command import main
 from onbeat.cli.exit_codes import INVALID_DEFINITION, UNAVAILABLE
 from onbeat.systems.services.state import TimerHistory
 from onbeat.systems.services.timer_list import TimerList, TimerState, relative

@@ -107,7 +107,7 @@ class TestClosedGate:
 
         async def story(world):
             changed = await world.system.switch("hourly", on=False)
-            return changed, await world.beat.service.kept_all("services.enabled")
+            return changed, await world.beat.service.list_documents("services.enabled")
 
         assert world.play(story) == (None, [])
 

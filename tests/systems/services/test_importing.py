@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onbeat.cli import main
+from onbeat.cli.command import main
 from onbeat.errors import InvalidFile
 from onbeat.systems.services.import_elisp import import_elisp, import_state, split_command
 from onbeat.systems.services.lisp import DEEPEST, MOST, LispNode, read_lisp

@@ -912,7 +912,7 @@ class TestSwitching:
         async def story(world):
             await world.switch("hourly", on=False)
             await world.switch("hourly", on=True)
-            kept = await world.beat.service.kept_all("services.enabled")
+            kept = await world.beat.service.list_documents("services.enabled")
             await world.edit(HOURLY | {"enabled": False})
             return kept, (await world.standing())["enabled"]
 
@@ -935,10 +935,10 @@ class TestSwitching:
         async def story(world):
             await world.switch("hourly", on=False)
             await world.edit(HOURLY | {"target": "nope"})
-            kept = await world.beat.service.kept_all("services.enabled")
+            kept = await world.beat.service.list_documents("services.enabled")
             assert [each.name for each in kept] == ["hourly"], "it is there, and wrong just now"
             await world.edit({**HOURLY, "id": "other"})
-            assert await world.beat.service.kept_all("services.enabled") == []
+            assert await world.beat.service.list_documents("services.enabled") == []
             await world.edit(HOURLY)
             return (await world.standing())["enabled"]
 

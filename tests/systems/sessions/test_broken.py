@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from onbeat import Onbeat
 from onbeat.app.settings import Settings
-from onbeat.cli import main
+from onbeat.cli.command import main
 from onbeat.errors import NoSuchSchedule, NotAllowed
 from onbeat.service.access import Caller
 from onbeat.systems.sessions.definitions import PromptRefused

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from onbeat import Onbeat
 from onbeat.app.settings import Settings
-from onbeat.cli import main
+from onbeat.cli.command import main
 from onbeat.core.schedule import read_schedule
 from onbeat.testing import ManualClock
 from tests.systems.sessions.conftest import EXAMPLE, STANDUP, until

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from onbeat import Onbeat
-from onbeat.cli import main
+from onbeat.cli.command import main
 from tests.systems.workflows.conftest import DAG, REPORT
 
 

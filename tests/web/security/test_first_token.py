@@ -10,7 +10,7 @@ import pytest
 from onbeat.app.settings import Settings
 from onbeat.service.access import LOCAL
 from onbeat.service.tokens import Tokens
-from onbeat.web.security.first_token import ensure_first_token, link_of
+from onbeat.web.security.first_token import ensure_first_token, login_url
 
 
 @pytest.fixture
@@ -129,4 +129,4 @@ def test_database_in_memory_has_no_first_token(world):
 
 
 def test_login_link_has_the_url_of_the_api():
-    assert link_of(Settings().api_url, "x") == "http://127.0.0.1:8585/login?code=x"
+    assert login_url(Settings().api_url, "x") == "http://127.0.0.1:8585/login?code=x"

@@ -227,8 +227,8 @@ def test_highest_scope_of_a_jwt_counts(checker, scope, highest):
 
 
 def test_jwt_with_scope_admin_sees_all_owners(checker):
-    assert checker.caller(signed(claims(scope="admin"))).only_of is None
-    assert checker.caller(signed()).only_of == "ann"
+    assert checker.caller(signed(claims(scope="admin"))).only_owner is None
+    assert checker.caller(signed()).only_owner == "ann"
 
 
 def private_pem(key):

@@ -8,7 +8,7 @@ import msgspec
 from onbeat.core.runs.run import Reason, Status
 
 WhyNot = Literal["ran", "waits", "canceled", "undecided", "forgotten"]
-TELLS: dict[WhyNot, str] = {
+REFUSALS: dict[WhyNot, str] = {
     "ran": "it ran, or another run covered it",
     "waits": "it is enqueued or running",
     "canceled": "it was canceled",
@@ -58,7 +58,7 @@ class Refuse(msgspec.Struct, frozen=True, gc=False):
 Choice = Revive | Add | Refuse
 
 
-def choose(
+def decide_backfill(
     ticks: Iterable[int], rows: Sequence[CoveringRow], *, until: int, unknown: tuple[int, int]
 ) -> list[Choice]:
     """Decide about each tick. The row of the tick itself has precedence over a range.

@@ -61,12 +61,12 @@ class EditForecast(msgspec.Struct, frozen=True):
     start_by: int | None = None  # no node is up: by when a node must be up for the last tick
 
     @property
-    def is_nothing(self) -> bool:
+    def changes_nothing(self) -> bool:
         """Whether it contains nothing to report."""
         return not (self.starts or self.records or self.keeps or self.moves or self.cancels)
 
 
-NOTHING_FORESEEN = EditForecast()
+EMPTY_FORECAST = EditForecast()
 
 
 def is_retimed(old: Schedule | None, new: Schedule) -> bool:
@@ -114,12 +114,12 @@ def _within_grace(
     return tuple(bounded)
 
 
-def foresee(
+def forecast_edit(
     found: EditContext | None, new: Schedule | None, *, now: int, update_waiting: bool = False
 ) -> EditForecast:
     """Forecast what defining `new` now would do, or deleting the schedule if `new` is None."""
     if found is None:
-        return NOTHING_FORESEEN if new is None else _foresee_new(new, now)
+        return EMPTY_FORECAST if new is None else _foresee_new(new, now)
     if new is None:
         return _foresee_deletion(found, now)
     decisions, has_more = decide(found, new, now=now), False
@@ -143,16 +143,14 @@ def foresee(
     )
 
 
-def foresee_move(found: EditContext) -> EditForecast:
+def forecast_move(found: EditContext) -> EditForecast:
     """Forecast what moving the waiting runs to the current revision would do."""
     runs = (run.revision for run in _waiting(found))
     moves = Counter(revision for revision in runs if revision != found.revision)
-    return (
-        EditForecast(revision=found.revision - 1, moves=dict(moves)) if moves else NOTHING_FORESEEN
-    )
+    return EditForecast(revision=found.revision - 1, moves=dict(moves)) if moves else EMPTY_FORECAST
 
 
-def foreseen_words(foreseen: EditForecast) -> list[str]:
+def describe_forecast(foreseen: EditForecast) -> list[str]:
     """Return a forecast as text, one line for each effect."""
     lines = [f"records {_ticks(each)} as {MISSED[each.reason]}" for each in foreseen.records
              if each.reason in MISSED]  # fmt: skip
@@ -180,7 +178,7 @@ def foreseen_words(foreseen: EditForecast) -> list[str]:
 def _foresee_new(new: Schedule, now: int) -> EditForecast:
     """Forecast single times that are past when they are defined."""
     if not new.ticks_once:
-        return NOTHING_FORESEEN
+        return EMPTY_FORECAST
     past = Past(created_at=now // 1000)
     missed, until = defined_late(new, past, now=now)
     due, starts = next_due(new, until, past), list[int]()

@@ -44,14 +44,14 @@ def find_cycle(followed: Mapping[str, Collection[str]], names: Iterable[str]) ->
     return []
 
 
-def followed_schedules(cycle: Sequence[str]) -> str:
+def cycle_problem(cycle: Sequence[str]) -> str:
     """Return the problem of schedules that follow each other in a cycle."""
     if len(cycle) > MOST_NAMED:
         cycle = [*cycle[: MOST_NAMED - 1], "...", cycle[-1]]
     return f"{' follows '.join(cycle)}: this is a cycle"
 
 
-def ended(
+def causes_after_end(
     trigger: Trigger, past: Past, schedule: str, status: Status, *, now: int, until: int
 ) -> Mapping[str, TriggerCause]:
     """Return the causes of a schedule's ticks, including the end of a run of `schedule`.
@@ -62,12 +62,14 @@ def ended(
     return _with(trigger, past, tuple(causes), now=now, until=until)
 
 
-def started(trigger: Trigger, past: Past, *, now: int, until: int) -> Mapping[str, TriggerCause]:
+def causes_after_start(
+    trigger: Trigger, past: Past, *, now: int, until: int
+) -> Mapping[str, TriggerCause]:
     """Return the causes of a schedule's ticks, including a start of the scheduler."""
     return _with(trigger, past, (f"{STARTUP}:",), now=now, until=until)
 
 
-def events_at(trigger: Trigger, run_at: int, past: Past) -> int:
+def count_events(trigger: Trigger, run_at: int, past: Past) -> int:
     """Return how many events a tick follows; 1 for a tick of the clock."""
     causes = {cause for cause in trigger.causes() if _tick(cause, past) == run_at}
     return max(sum(past.happened[cause].count for cause in causes), 1)

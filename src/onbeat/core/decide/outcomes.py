@@ -84,7 +84,7 @@ def next_step(
                 return Retry(now, run.ending or "lost")  # a run to be canceled is reattached first
             return Finish(Status.FAILED, "lost", release)
         case Failed():
-            may_retry = policy.retry.has_one_for(outcome.reason, failures=tries)
+            may_retry = policy.retry.allows_retry(outcome.reason, failures=tries)
             if outcome.retryable and not is_last and may_retry:
                 vary = stable_share(f"retry:{run.run_id}:{run.attempt}", policy.retry.jitter + 1)
                 return Retry(now + delays[tries - 1] + vary, outcome.reason)
@@ -114,7 +114,7 @@ def to_release(unfinished: Iterable[Run], *, now: int) -> Run | None:
     first = min(waiting, key=lambda run: (run.is_backfill, run.run_at), default=None)
     if first is None:
         return None
-    before = [run for run in runs if not (run.awaits_judgement and run.run_at > first.run_at)]
+    before = [run for run in runs if not (run.awaits_recheck and run.run_at > first.run_at)]
     return None if any(run.in_flight(now) for run in before) else first
 
 
@@ -132,7 +132,7 @@ def recheck_overlap(
         for other in unfinished
         if other.run_id != run.run_id
         and other.in_flight(now)
-        and not (other.awaits_judgement and (other.due_at, other.run_at) > place)
+        and not (other.awaits_recheck and (other.due_at, other.run_at) > place)
     ]
     most = 1 if policy.overlap != "allow" else policy.max_active
     if run.request_id or most is None or len(others) < most:
@@ -147,7 +147,7 @@ def recheck_overlap(
     return (Skip(tick, "superseded" if is_replaced else "overlap", others[0].run_at),)
 
 
-def holds(condition: Target, outcome: Outcome) -> bool | None:
+def condition_holds(condition: Target, outcome: Outcome) -> bool | None:
     """Return whether a condition holds, by the outcome of its evaluation; None if unknown.
 
     A program answers by its exit code, a function by its result, a server by its status.

@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from onbeat.core.decide.follow import events_at
+from onbeat.core.decide.follow import count_events
 from onbeat.core.decide.outcomes import displace
 from onbeat.core.policy import Policy
 from onbeat.core.runs.decisions import Decision, Launch, Queue, Release, Skip, Supersede, Tick
@@ -48,7 +48,7 @@ class OverlapPlanner:
         for run in sorted(unfinished, key=lambda run: run.run_at):
             if run.in_flight(now):
                 self._flying.append(run)
-            elif run.awaits_retry and not run.is_asked_for:  # even if it must queue for the retry
+            elif run.awaits_retry and not run.is_requested:  # even if it must queue for the retry
                 self._retries.append(run)
             elif run.blocked_by is not None:
                 self._queue.append(run)
@@ -77,7 +77,7 @@ class OverlapPlanner:
     ) -> None:
         """Decide one new tick: by the rate, then by the overlap policy."""
         if self.schedule.trigger.needs_past:
-            count = events_at(self.schedule.trigger, tick.run_at, self.past)
+            count = count_events(self.schedule.trigger, tick.run_at, self.past)
             tick = replace(tick, count=max(tick.count, count))
         if is_rated(self._policy, self.past, self.now):
             self.decisions.append(Skip(tick, "rate"))

@@ -8,7 +8,7 @@ Ticks are planned in seconds (`run_at`), everything else is in milliseconds.
 
 from collections.abc import Iterable, Sequence
 
-from onbeat.core.decide.follow import events_at
+from onbeat.core.decide.follow import count_events
 from onbeat.core.decide.outcomes import to_release
 from onbeat.core.decide.overlap import LOOKAHEAD, OverlapPlanner, is_rated
 from onbeat.core.runs.decisions import (
@@ -144,7 +144,7 @@ def split_stale(
     stale: list[Run] = []
     others: list[Run] = []
     for run in unfinished:
-        waits = run.status is Status.ENQUEUED and not run.is_asked_for
+        waits = run.status is Status.ENQUEUED and not run.is_requested
         late = run.due_at < now - schedule.policy.grace
         (stale if waits and late else others).append(run)
     return stale, others
@@ -232,7 +232,7 @@ def _last_too_late(schedule: Schedule, first: int, past: Past, now: int) -> int 
 
 def _decide_ahead(schedule: Schedule, due: Due, past: Past, now: int) -> Decision:
     """Decide a tick before it is due: its overlap is rechecked when it is."""
-    tick = Tick(due.run_at, due.due_at, count=events_at(schedule.trigger, due.run_at, past))
+    tick = Tick(due.run_at, due.due_at, count=count_events(schedule.trigger, due.run_at, past))
     if (reason := switched_off(schedule)) is not None:
         return Skip(tick, reason)
     return Skip(tick, "rate") if is_rated(schedule.policy, past, now) else Launch(tick)
@@ -249,7 +249,7 @@ def catch_up(
     return tuple(deciding.decisions)
 
 
-def starts(decisions: Iterable[Decision]) -> int:
+def count_starts(decisions: Iterable[Decision]) -> int:
     """Return how many starts these decisions count for `max_runs`."""
     return sum(isinstance(decision, (Launch, Queue)) for decision in decisions)
 
@@ -304,7 +304,7 @@ def _skip_all_due(
         return Plan((), Due(run_at, due_at(schedule, run_at, past)))
     last = _last_due_before(schedule, run_at, past, now + 1)
     found = Skip(_ticks(schedule, run_at, last, past), reason)
-    ended = [run for run in unfinished if run.awaits_retry and not run.is_asked_for]
+    ended = [run for run in unfinished if run.awaits_retry and not run.is_requested]
     decisions: list[Decision] = [Supersede(run, reason) for run in ended]
     left = to_release([run for run in unfinished if run not in ended], now=now) if ended else None
     if left is not None:  # it waited for the retry
@@ -424,7 +424,7 @@ def _ticks(schedule: Schedule, first: int, last: int, past: Past) -> Tick:
     """Return the ticks from `first` to `last`, counted without listing them."""
     due = due_at(schedule, last, past)
     if first == last:
-        return Tick(last, due, count=events_at(schedule.trigger, last, past))
+        return Tick(last, due, count=count_events(schedule.trigger, last, past))
     return Tick(last, due, first, 1 + schedule.trigger.count(first + 1, last + 1, past))
 
 

@@ -49,7 +49,7 @@ def ended_waiting(run: RunFacts) -> bool:
     return run.status is not Status.CANCELED and run.reason in WHILE_WAITING
 
 
-def stretches(run: RunFacts) -> list[AttemptSpan]:
+def attempt_spans(run: RunFacts) -> list[AttemptSpan]:
     """Return the attempts at a run whose times are known, in order."""
     spans = [
         AttemptSpan(
@@ -73,7 +73,7 @@ def describe_attempts(run: RunFacts) -> list[str]:
 
     Consecutive attempts that found the target busy with the same error share one sentence.
     """
-    ended = [each for each in stretches(run) if each.ended_at is not None]
+    ended = [each for each in attempt_spans(run) if each.ended_at is not None]
     if len(ended) == 1 and not run.tried and run.attempt == 1:
         return [_only_attempt(ended[0])]
     alike: list[list[AttemptSpan]] = []
@@ -183,7 +183,7 @@ def _waited_for(kind: WaitedFor, run: RunFacts, due: str) -> str:
 def blocker_state(blocker: RunFacts, at: int) -> str:
     """Return what a run was doing at the instant at which it blocked another."""
     name = f"run {blocker.run_id} ({cause(blocker)})"
-    spans = [each for each in stretches(blocker) if each.started_at is not None]
+    spans = [each for each in attempt_spans(blocker) if each.started_at is not None]
     running = [each for each in spans if _covers(each, at) and each.error not in UNLAUNCHED_ERRORS]
     if running:
         began = rfc3339_ms(running[-1].started_at or 0)

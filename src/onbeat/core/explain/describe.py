@@ -15,7 +15,7 @@ from onbeat.core.time.zones import date_of
 from onbeat.core.triggers.base import AllOf, AnyOf, Minus, Trigger
 from onbeat.core.triggers.bounds import Bounded, OpenHours
 from onbeat.core.triggers.calendars import Exclude, Within, time_of_day
-from onbeat.core.triggers.kinds import After, At, Every, Manual, OnTheWall, Startup
+from onbeat.core.triggers.kinds import After, At, Every, LocalPatternTrigger, Manual, Startup
 
 MOST_TIMES = 12  # listed one by one; more are described by their fields
 
@@ -50,7 +50,7 @@ _UNITS = (
 def describe(trigger: Trigger) -> str:
     """Return the description of `trigger`."""
     match trigger:
-        case OnTheWall():
+        case LocalPatternTrigger():
             return f"{_pattern(trigger.pattern)}, {trigger.pattern.zone.name}"
         case Every():
             return _every(trigger)

@@ -9,7 +9,7 @@ from onbeat.core.time.zones import DAY, LONGEST_SHIFT, Gap, Segment, Zone, date_
 from onbeat.core.triggers.base import AllOf, Combined, Minus, Trigger
 from onbeat.core.triggers.bounds import Bounded, OpenHours
 from onbeat.core.triggers.calendars import Within, time_of_day
-from onbeat.core.triggers.kinds import At, Every, OnTheWall
+from onbeat.core.triggers.kinds import At, Every, LocalPatternTrigger
 
 YEAR = 366 * DAY
 
@@ -24,7 +24,7 @@ class ClockChange(NamedTuple):
     effect: str
 
 
-def night_notes(trigger: Trigger, first: int, last: int) -> list[str]:
+def clock_change_notes(trigger: Trigger, first: int, last: int) -> list[str]:
     """Return a sentence for each clock change in `first <= t < last` that affects the trigger."""
     nights = _nights(trigger, first, last)
     return list(dict.fromkeys(f"{night.times}: {night.effect}" for night in nights))
@@ -55,7 +55,7 @@ def _nights(trigger: Trigger, first: int, last: int) -> Iterator[ClockChange]:
         case Combined():
             for part in trigger.parts:
                 yield from _nights(part, first, last)
-        case OnTheWall(pattern=pattern):
+        case LocalPatternTrigger(pattern=pattern):
             keeps = pattern.keep_gaps and not pattern.wild
             even = pattern.wild and pattern.texts[2] == "*"
             yield from _Rule(pattern.zone, pattern.walls, keeps, pattern.wild, even).nights(

@@ -99,10 +99,14 @@ class Facts(msgspec.Struct, frozen=True):
     past: Past = NO_PAST
     run: RunFacts | None = None  # the run of this instant, or of a range that contains it
     blocker: RunFacts | None = None
-    is_first_behind: bool = True  # whether it is the first tick that the blocker kept from starting
+    is_first_blocked: bool = (
+        True  # whether it is the first tick that the blocker kept from starting
+    )
     group: GroupFacts | None = None
     nodes: Sequence[NodeFacts] = ()
-    spells: Sequence[DefinitionSpan] = ()  # all definitions that are still stored, in order
+    definition_spans: Sequence[
+        DefinitionSpan
+    ] = ()  # all definitions that are still stored, in order
     up: Sequence[UpFacts] = ()  # around a missed tick, ordered by start
     paused_at: int | None = None
     paused_by: str = ""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from onbeat.core.explain.describe import describe
-from onbeat.core.explain.dst_notes import YEAR, night_notes
+from onbeat.core.explain.dst_notes import YEAR, clock_change_notes
 from onbeat.core.time.zones import Zone
 from onbeat.core.triggers.base import Trigger
 from onbeat.core.triggers.kinds import Manual
@@ -29,13 +29,13 @@ def preview(trigger: Trigger, where: Zone, *, after: int, n: int) -> Preview:
     starts = {cause: TriggerCause(after) for cause in trigger.causes() if cause.startswith(STARTUP)}
     past = Past(created_at=after, happened=starts)
     ticks = [(tick, trigger.due_at(tick, past)) for tick in trigger.upcoming(after, n, past)]
-    notes = night_notes(trigger, after, after + YEAR)
+    notes = clock_change_notes(trigger, after, after + YEAR)
     if trigger.needs_past:
         notes.append("ticks that depend on future runs are not shown; a start is assumed to be now")
     return Preview(describe(trigger), where, ticks, notes)
 
 
-def awaited(trigger: Trigger, now: int, past: Past) -> str:
+def describe_wait(trigger: Trigger, now: int, past: Past) -> str:
     """Return what a trigger without a next tick waits for, or that it has no more ticks.
 
     It waits for an event if that event, happening now, would cause a tick.

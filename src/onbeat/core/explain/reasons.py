@@ -260,6 +260,6 @@ def _instead_of_skipping(facts: Facts, run: RunFacts, policy: Policy) -> str | N
     if wait is not None and run.due_at + wait <= blocker.finished_at:
         deadline = rfc3339_ms(run.due_at + wait)
         return f"with overlap=queue it would have waited until its start_deadline, {deadline}"
-    if facts.is_first_behind:
+    if facts.is_first_blocked:
         return f"with overlap=queue it would have started at {at}"
     return f"with overlap=queue it would have started after the ticks before it, from {at} on"

@@ -19,7 +19,7 @@ WEEK = 7 * DAY
 FEW = 3  # ticks gained, and ticks lost, that are listed
 
 
-class Effect(NamedTuple):
+class TickDifference(NamedTuple):
     """The ticks that an edit adds and removes."""
 
     gained: int = 0
@@ -40,14 +40,14 @@ class Difference(NamedTuple):
 LEFT_OUT = msgspec.UNSET
 
 
-def effect_of(
+def tick_difference(
     old: Schedule | None,
     new: Schedule | None,
     *,
     now: int,
     past: Past = NO_PAST,
     horizon: int = WEEK,
-) -> Effect:
+) -> TickDifference:
     """Return the difference of ticks in the `horizon` of seconds after `now` in milliseconds.
 
     A schedule that is None or disabled has no ticks. `past` is that of the old schedule.
@@ -55,7 +55,7 @@ def effect_of(
     before, after = _trigger_of(old), _trigger_of(new)
     is_known = not any(each is not None and each.needs_past for each in (before, after))
     if before == after:
-        return Effect(is_known=is_known)
+        return TickDifference(is_known=is_known)
     first = now // 1000 + 1
     gained = lost = 0
     first_gained: list[int] = []
@@ -65,7 +65,7 @@ def effect_of(
         gained, lost = gained + more.bit_count(), lost + less.bit_count()
         first_gained += [begins + bit for bit in _lowest(more, FEW - len(first_gained))]
         first_lost += [begins + bit for bit in _lowest(less, FEW - len(first_lost))]
-    return Effect(gained, lost, tuple(first_gained), tuple(first_lost), is_known)
+    return TickDifference(gained, lost, tuple(first_gained), tuple(first_lost), is_known)
 
 
 def differences(old: Schedule | None, new: Schedule | None) -> list[Difference]:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from onbeat.core.explain.attempts import HINTS, blocker_outcome, describe_attempts, waited
-from onbeat.core.explain.dst_notes import night_notes
+from onbeat.core.explain.dst_notes import clock_change_notes
 from onbeat.core.explain.facts import (
     DefinitionSpan,
     Facts,
@@ -118,13 +118,13 @@ def _answer(
 
 def _zone(facts: Facts) -> str:
     """Return the zone of the schedule at that time, or a later one."""
-    definitions = [facts.schedule, *(span.schedule for span in reversed(facts.spells))]
+    definitions = [facts.schedule, *(span.schedule for span in reversed(facts.definition_spans))]
     return next((each.timezone for each in definitions if each is not None), "UTC")
 
 
 def _explain_absence(facts: Facts) -> Why:
     """Explain an instant at which the schedule did not exist."""
-    for number, definition in enumerate(facts.spells):
+    for number, definition in enumerate(facts.definition_spans):
         after, until = definition.after, definition.until
         if after < facts.at and (until is None or facts.at <= until):
             since = "" if definition.after == 0 else f" of {rfc3339(definition.after)}"
@@ -133,10 +133,10 @@ def _explain_absence(facts: Facts) -> Why:
             again = ""
             if definition.until is not None:
                 again = f" and defined again at {rfc3339(definition.until)}"
-            if any(earlier.schedule is not None for earlier in facts.spells[:number]):
+            if any(earlier.schedule is not None for earlier in facts.definition_spans[:number]):
                 headline = f"the schedule was deleted at {rfc3339(definition.after)}{again}"
                 return _answer(facts, "not_there", headline, [])
-    first = facts.spells[0] if facts.spells else None
+    first = facts.definition_spans[0] if facts.definition_spans else None
     since = rfc3339_ms(facts.created_at)
     if first is not None and first.schedule is None and first.until is not None:
         since = rfc3339(first.until)  # it was deleted and defined again since then
@@ -149,7 +149,7 @@ def _neighbours(facts: Facts) -> tuple[int | None, int | None]:
     """Return the ticks before and after an instant, each by the definition of its time."""
     at, previous, following = facts.at, facts.row_before, facts.row_after
     every_run = replace(facts.past, runs_used=0)  # how many there were at that time is not known
-    for definition in facts.spells:
+    for definition in facts.definition_spans:
         if definition.schedule is None:
             continue
         trigger, last = definition.schedule.trigger, definition.until
@@ -424,4 +424,4 @@ def _not_planned(facts: Facts) -> str:
 
 def _dst_notes(schedule: Schedule, at: int) -> list[str]:
     """Return notes about clock changes near this instant."""
-    return night_notes(schedule.trigger, at - DAY, at + DAY)
+    return clock_change_notes(schedule.trigger, at - DAY, at + DAY)

@@ -8,7 +8,7 @@ from onbeat.core.time.local_patterns import WallPattern
 from onbeat.core.time.zones import DAY, date_of
 from onbeat.core.triggers.base import AllOf, AnyOf, Minus, Trigger
 from onbeat.core.triggers.bounds import Bounded, OpenHours
-from onbeat.core.triggers.kinds import After, At, Every, Manual, OnTheWall, Startup
+from onbeat.core.triggers.kinds import After, At, Every, LocalPatternTrigger, Manual, Startup
 from onbeat.core.triggers.past import Past
 
 DATE, WEEKDAY = 3, 5  # indexes of the two fields of which either may match
@@ -17,7 +17,7 @@ DATE, WEEKDAY = 3, 5  # indexes of the two fields of which either may match
 def why_no_tick(trigger: Trigger, t: int, past: Past) -> str:
     """Return why an instant is not a tick of this trigger."""
     match trigger:
-        case OnTheWall():
+        case LocalPatternTrigger():
             return _local_pattern(trigger.pattern, t)
         case Every():
             return _every(trigger, t)

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 from onbeat.core.notify.notifications import Rule
 from onbeat.core.time.durations import parse_duration
-from onbeat.errors import InvalidSchedule, meant, naming, shown
+from onbeat.errors import InvalidSchedule, did_you_mean, in_field, quote_value
 
 Way = Literal["webhook", "smtp", "apprise"]
 WAYS: tuple[Way, ...] = get_args(Way)
@@ -31,7 +31,7 @@ REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 SCHEME = "secret://"
 SECRET_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 SECRET = re.compile(rf"{SCHEME}({SECRET_NAME.pattern})")
-BEGINNING = re.compile(rf"\$\{{env:|{SCHEME}", re.IGNORECASE)  # every reference contains it
+REFERENCE_START = re.compile(rf"\$\{{env:|{SCHEME}", re.IGNORECASE)  # every reference contains it
 VISIBLE = re.compile(r"[ -~]*")
 URL = re.compile(
     r"(?ai)(https?)://(?:[^/?#@\s]*@)?(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?(?:[/?].*)?"
@@ -75,18 +75,18 @@ class Channel:
 
     def filled(self, fill: Fill) -> "Channel":
         """Return the channel with resolved references, or refuse invalid results."""
-        with naming(f"notify.{self.name}"):
+        with in_field(f"notify.{self.name}"):
             address, password = self.address, self.password
-            with naming(self.way):
+            with in_field(self.way):
                 if self.way != "smtp":
                     address = _visible(fill(address), "an address")
                 if self.way == "webhook":
                     _check_url(address)
-            with naming("password"):
+            with in_field("password"):
                 password = fill(password) if password else ""
             headers = []
             for name, value in self.headers:
-                with naming(f"headers.{name}"):
+                with in_field(f"headers.{name}"):
                     headers.append((name, _visible(fill(value), "a header")))
         return Channel(
             self.name, self.way, address, self.rule, self.every, self.to, self.sender,
@@ -129,13 +129,13 @@ def read_channels(table: object) -> tuple[Channel, ...]:
     """Return the channels of a table `notify`, or refuse it."""
     if not isinstance(table, Mapping):
         hint = '[notify.ops] with webhook = "https://..."'
-        raise InvalidSchedule("", f"{shown(table)} is not a table of channels", hint=hint)
+        raise InvalidSchedule("", f"{quote_value(table)} is not a table of channels", hint=hint)
     found = []
     for name, fields in table.items():
         if not NAME.fullmatch(name):
             hint = "letters, digits, dots, - and _"
-            raise InvalidSchedule("", f"{shown(name)} is not a valid channel name", hint=hint)
-        with naming(name):
+            raise InvalidSchedule("", f"{quote_value(name)} is not a valid channel name", hint=hint)
+        with in_field(name):
             if not isinstance(fields, Mapping):
                 hint = f'[notify.{name}] with webhook = "https://..."'
                 raise InvalidSchedule("", "it is not a table", hint=hint)
@@ -152,13 +152,13 @@ def _channel(name: str, fields: Mapping[str, object]) -> Channel:
     known = {"on", "schedules", "late", "every", *_FIELDS[way]}
     for key in fields:
         if key not in known:
-            name = shown(key).strip("'")
-            raise InvalidSchedule(name, "no field has this name", hint=meant(key, known))
+            name = quote_value(key).strip("'")
+            raise InvalidSchedule(name, "no field has this name", hint=did_you_mean(key, known))
     address = _text(fields, way)
     rule = _rule(fields)
     every = _length(fields, "every", 10_000, most="1d")
     if way == "smtp":
-        with naming(way):
+        with in_field(way):
             server = MailServer.of(address)
         password = _text(fields, "password", default="")
         if password and not server.user:
@@ -166,11 +166,11 @@ def _channel(name: str, fields: Mapping[str, object]) -> Channel:
         to = _list(fields, "to", ADDRESS, "an address", hint='["you@example.org"]')
         sender = fields.get("from", "onbeat@localhost")
         if not isinstance(sender, str) or not _is_address(sender):
-            problem = f"{shown(sender)} is not an address"
+            problem = f"{quote_value(sender)} is not an address"
             raise InvalidSchedule("from", problem, hint="onbeat@example.org")
         return Channel(name, way, address, rule, every, to, sender, password)
     if way == "webhook" and not _has_references(address):
-        with naming(way):
+        with in_field(way):
             _check_url(address)
     return Channel(name, way, address, rule, every, headers=_headers(fields))
 
@@ -187,9 +187,9 @@ def _rule(fields: Mapping[str, object]) -> Rule:
             elif isinstance(each, str) and each in KINDS:
                 kinds.add(each)
             else:
-                hint = meant(each, (*KINDS, "failures:3"))
+                hint = did_you_mean(each, (*KINDS, "failures:3"))
                 raise InvalidSchedule(
-                    f"on[{n}]", f"{shown(each)} is not a kind of notice", hint=hint
+                    f"on[{n}]", f"{quote_value(each)} is not a kind of notice", hint=hint
                 )
     schedules: tuple[str, ...] = ("*",)
     if "schedules" in fields:
@@ -203,17 +203,17 @@ def _length(
 ) -> int:
     if name not in fields:
         return default
-    with naming(name):
+    with in_field(name):
         found = parse_duration(fields[name]).elapsed * 1000
         if not least <= found <= parse_duration(most).elapsed * 1000:
             hint = f"{least // 1000}s to {most}"
-            raise InvalidSchedule("", f"{shown(fields[name])} is out of bounds", hint=hint)
+            raise InvalidSchedule("", f"{quote_value(fields[name])} is out of bounds", hint=hint)
     return found
 
 
 def _plain_list(value: object, name: str, hint: str) -> list[object]:
     if not isinstance(value, list) or not value:
-        raise InvalidSchedule(name, f"{shown(value)} is not a list of them", hint=hint)
+        raise InvalidSchedule(name, f"{quote_value(value)} is not a list of them", hint=hint)
     if len(value) > 100:
         raise InvalidSchedule(name, f"it has {len(value)} items", hint="100 at most")
     return value
@@ -226,7 +226,7 @@ def _list(
     for n, each in enumerate(_plain_list(fields.get(name), name, hint)):
         fits = isinstance(each, str) and form.fullmatch(each) is not None
         if not fits or (form is ADDRESS and not _is_address(str(each))):
-            raise InvalidSchedule(f"{name}[{n}]", f"{shown(each)} is not {what}", hint=hint)
+            raise InvalidSchedule(f"{name}[{n}]", f"{quote_value(each)} is not {what}", hint=hint)
         found.append(str(each))
     return tuple(dict.fromkeys(found))
 
@@ -239,13 +239,15 @@ def _headers(fields: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
     headers = fields.get("headers", {})
     if not isinstance(headers, Mapping):
         raise InvalidSchedule(
-            "headers", f"{shown(headers)} is not a table", hint='{X-Team = "ops"}'
+            "headers", f"{quote_value(headers)} is not a table", hint='{X-Team = "ops"}'
         )
     found = []
     for name in headers:
         if not HEADER.fullmatch(name) or name.lower() in OWN_HEADERS:
-            raise InvalidSchedule("headers", f"{shown(name)} cannot be set", hint="such as X-Team")
-        with naming("headers"):
+            raise InvalidSchedule(
+                "headers", f"{quote_value(name)} cannot be set", hint="such as X-Team"
+            )
+        with in_field("headers"):
             found.append((name, _text(headers, name)))
     return tuple(found)
 
@@ -253,7 +255,7 @@ def _headers(fields: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
 def _text(fields: Mapping[str, object], name: str, *, default: str | None = None) -> str:
     """Return a text that may be a secret: errors never quote it."""
     value = fields.get(name, default)
-    with naming(name):
+    with in_field(name):
         if not isinstance(value, str) or (not value and default is None):
             raise InvalidSchedule("", "it is not a string", hint="a string in quotes")
         _visible(value, "a text")

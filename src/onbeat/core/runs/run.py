@@ -104,7 +104,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         return waits and not (self.leased or self.detached)
 
     @property
-    def is_asked_for(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether a caller requested it: then no pause holds it."""
         return bool(self.request_id) or self.is_backfill
 
@@ -113,12 +113,12 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         """Whether its target accepted it, and no node holds it."""
         return self.status is Status.STARTED and not self.leased
 
-    def is_unheard_of(self, now: int) -> bool:
+    def is_unreported(self, now: int) -> bool:
         """Return whether it was accepted, and its outcome was not reported by the deadline."""
         return self.is_accepted and self.deadline_at is not None and self.deadline_at <= now
 
     @property
-    def unstarted_end(self) -> "Status":
+    def unstarted_status(self) -> "Status":
         """The status it gets if it is ended while it waits, other than by a cancellation."""
         return Status.FAILED if self.attempt > self.deferrals else Status.SKIPPED
 
@@ -128,7 +128,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         return self.was_tried or self.due_at > self.created_at or self.is_backfill
 
     @property
-    def awaits_judgement(self) -> bool:
+    def awaits_recheck(self) -> bool:
         """Whether its overlap will be rechecked: it is deferred, and not claimed yet."""
         waits = self.status is Status.ENQUEUED and not (self.leased or self.detached)
         return waits and self.was_deferred
@@ -141,7 +141,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
             return True
         if self.is_backfill and self.status is Status.ENQUEUED and not self.leased:
             return False  # ticks of the present have precedence
-        if self.ending is None and self.is_unheard_of(now):
+        if self.ending is None and self.is_unreported(now):
             return False  # but a run to be canceled blocks until it has ended
         # A run that was due when it was decided stays due, even if the clock is moved backward.
         due = self.due_at <= max(now, self.created_at)

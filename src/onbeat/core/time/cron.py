@@ -26,7 +26,7 @@ from onbeat.core.time.days import (
 )
 from onbeat.core.time.local_patterns import SecondsPattern, WallPattern, minutes_of_day
 from onbeat.core.time.zones import FIRST_SECOND, zone
-from onbeat.errors import InvalidSchedule, naming, shown
+from onbeat.errors import InvalidSchedule, in_field, quote_value
 
 LONGEST_TEXT = 1000
 
@@ -120,7 +120,7 @@ def split(text: str) -> list[str]:
     if not 5 <= len(parts) <= 7:
         hint = "5: minute hour day month weekday; 6: second first; 7: second ... year"
         raise InvalidSchedule(
-            "cron", f"{len(parts)} field{'s' * (len(parts) != 1)} in {shown(text)}", hint=hint
+            "cron", f"{len(parts)} field{'s' * (len(parts) != 1)} in {quote_value(text)}", hint=hint
         )
     if len(parts) == 5:
         parts.insert(0, "0")
@@ -138,7 +138,7 @@ def uses_hash(text: str) -> bool:
 def compile_cron(text: str, timezone: str, *, keep_gaps: bool = True, key: str = "") -> WallPattern:
     """Return the pattern of a canonical cron expression. `H` hashes `key`, the schedule's id."""
     texts = split(text)
-    with naming("cron"):
+    with in_field("cron"):
         if uses_hash(text):
             texts = [_spread(field, part, key) for field, part in zip(FIELDS, texts, strict=True)]
         either = texts[3][0] not in "*?" and texts[5][0] not in "*?"
@@ -231,7 +231,7 @@ def _checked(text: str) -> str:
     """Refuse what cannot be a cron expression, before it is parsed."""
     if not isinstance(text, str):
         raise InvalidSchedule(
-            "cron", f"{shown(text)} is not a string", hint='such as "0 9 * * MON-FRI"'
+            "cron", f"{quote_value(text)} is not a string", hint='such as "0 9 * * MON-FRI"'
         )
     text = text.strip(" \t\r\n")
     if len(text) > LONGEST_TEXT:
@@ -240,16 +240,16 @@ def _checked(text: str) -> str:
         raise InvalidSchedule("cron", "it is empty", hint='such as "0 9 * * MON-FRI"')
     if not (text.isascii() and text.isprintable()):
         if "\n" in text or "\r" in text:
-            problem = f"{shown(text)} has several lines"
+            problem = f"{quote_value(text)} has several lines"
             raise InvalidSchedule("cron", problem, hint="one schedule per line")
         invalid = [char for char in text if char != "\t" and not " " <= char <= "~"]
         if invalid:
-            problem = f"the character {shown(invalid[0])} is not allowed"
+            problem = f"the character {quote_value(invalid[0])} is not allowed"
             raise InvalidSchedule("cron", problem, hint="ASCII letters and digits")
     if "TZ=" in text.upper():
         raise InvalidSchedule(
             "cron",
-            f"{shown(text)} contains a time zone",
+            f"{quote_value(text)} contains a time zone",
             hint="timezone: in a file, tz= in Python, --tz",
         )
     return text
@@ -261,12 +261,12 @@ def _expand(macro: str) -> str:
         return MACROS[macro]
     if macro.startswith("@every"):
         raise InvalidSchedule(
-            "cron", f"{shown(macro)} is an interval", hint=f"every: {macro[7:] or '90m'}"
+            "cron", f"{quote_value(macro)} is an interval", hint=f"every: {macro[7:] or '90m'}"
         )
     if macro == "@reboot":
         raise InvalidSchedule("cron", "'@reboot' is an event, not a time", hint="startup: 0s")
     raise InvalidSchedule(
-        "cron", f"{shown(macro)} is not a macro", hint=f"known: {', '.join(MACROS)}"
+        "cron", f"{quote_value(macro)} is not a macro", hint=f"known: {', '.join(MACROS)}"
     )
 
 
@@ -289,7 +289,7 @@ def _term(field: Field, term: str) -> int:
                     else "the values as a list"
                 )
                 raise _refused(
-                    field, f"the range {shown(base)} runs backwards", hint=f"write {wrapped}"
+                    field, f"the range {quote_value(base)} runs backwards", hint=f"write {wrapped}"
                 )
     if not slash:
         return (2 << last) - (1 << first)
@@ -297,13 +297,15 @@ def _term(field: Field, term: str) -> int:
     if step is None or step == 0:
         raise _refused(
             field,
-            f"{shown(step_text)} is not a step in {shown(term)}",
+            f"{quote_value(step_text)} is not a step in {quote_value(term)}",
             hint="a whole number from 1",
         )
     count = field.last - field.low + 1
     if step > count:
         hint = f"{base}/{count} at most; for longer intervals use `every`"
-        raise _refused(field, f"the step {shown(step_text)} is longer than the field", hint=hint)
+        raise _refused(
+            field, f"the step {quote_value(step_text)} is longer than the field", hint=hint
+        )
     return bits_from(range(first, last + 1, step))
 
 
@@ -312,10 +314,10 @@ def _value(field: Field, text: str, term: str) -> int:
     if number is None:
         number = _number(text)
     if number is None or not field.low <= number <= field.high:
-        inside = f" in {shown(term)}" if term != text else ""
+        inside = f" in {quote_value(term)}" if term != text else ""
         raise _refused(
             field,
-            f"{shown(text)}{inside} is not {_article(field.label)} {field.label}",
+            f"{quote_value(text)}{inside} is not {_article(field.label)} {field.label}",
             hint=field.hint_for(text),
         )
     return number
@@ -344,7 +346,9 @@ def _special_date(term: str) -> Special:
         if date is not None and 1 <= date <= 31:
             return Workday(date)
     raise _refused(
-        DAY_OF_MONTH, f"{shown(term)} is not a day of month", hint="L, L-1 to L-30, LW, 1W to 31W"
+        DAY_OF_MONTH,
+        f"{quote_value(term)} is not a day of month",
+        hint="L, L-1 to L-30, LW, 1W to 31W",
     )
 
 
@@ -358,7 +362,7 @@ def _special_weekday(term: str) -> Special:
         weekday = _number(day)
     if weekday is None or weekday > 7 or nth is None or (mark and not 1 <= nth <= 5):
         hint = "5L is the last Friday, MON#1 to MON#5"
-        raise _refused(DAY_OF_WEEK, f"{shown(term)} is not a weekday of the month", hint=hint)
+        raise _refused(DAY_OF_WEEK, f"{quote_value(term)} is not a weekday of the month", hint=hint)
     return NthWeekday(weekday % 7, nth)
 
 
@@ -367,7 +371,7 @@ def _hashed(field: Field, term: str, key: str) -> str:
     if not key or not isinstance(key, str):
         raise _refused(
             field,
-            f"{shown(term)} requires a schedule id to hash",
+            f"{quote_value(term)} requires a schedule id to hash",
             hint="in Python pass key=",
         )
     base, slash, step_text = term.partition("/")
@@ -376,18 +380,20 @@ def _hashed(field: Field, term: str, key: str) -> str:
         low, dash, high = base[2:-1].partition("-")
         if not (base.startswith("H(") and base.endswith(")") and dash):
             raise _refused(
-                field, f"{shown(term)} is not a hashed value", hint="H, H/15, H(0-29) or H(0-29)/10"
+                field,
+                f"{quote_value(term)} is not a hashed value",
+                hint="H, H/15, H(0-29) or H(0-29)/10",
             )
         first, last = _value(field, low, term), _value(field, high, term)
         if last < first:
             raise _refused(
-                field, f"the range in {shown(term)} runs backwards", hint=f"H({last}-{first})"
+                field, f"the range in {quote_value(term)} runs backwards", hint=f"H({last}-{first})"
             )
     step = _number(step_text) if slash else None
     if slash and (not step or step > last - first + 1):
         raise _refused(
             field,
-            f"{shown(step_text)} is not a step in {shown(term)}",
+            f"{quote_value(step_text)} is not a step in {quote_value(term)}",
             hint=f"1 to {last - first + 1}",
         )
     digest = int.from_bytes(

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 
-from onbeat.errors import InvalidSchedule, shown
+from onbeat.errors import InvalidSchedule, quote_value
 
 LONGEST = 100 * 366 * 86_400
 
@@ -49,7 +49,7 @@ class Duration:
         """The length in seconds, with days of 24 hours. Months have no fixed length."""
         if self.months:
             hint = "days, hours, minutes or seconds"
-            raise InvalidSchedule("", f"{shown(str(self))} has no fixed length", hint=hint)
+            raise InvalidSchedule("", f"{quote_value(str(self))} has no fixed length", hint=hint)
         return self.days * 86_400 + self.seconds
 
 
@@ -60,18 +60,18 @@ def parse_duration(value: object) -> Duration:
     if isinstance(value, timedelta):
         found = Duration(seconds=value // timedelta(seconds=1)) if value >= timedelta(0) else None
         if found is None or value.microseconds:
-            problem = f"{shown(str(value))} is not a length in whole seconds"
+            problem = f"{quote_value(str(value))} is not a length in whole seconds"
             raise InvalidSchedule("", problem, hint="such as 90m")
         return _bounded(found, value)
     if type(value) is int:
-        number = shown(value)
+        number = quote_value(value)
         hint = f"{number}s, {number}m, {number}h or {number}d"
         raise InvalidSchedule("", f"the number {number} has no unit", hint=hint)
     text = value.strip() if isinstance(value, str) and len(value) <= 100 else ""
     match = _PLAIN.fullmatch(text) or _ISO.fullmatch(text)
     if match is None or not any(match.groups()):
         hint = "such as 45s, 90m, 1h30m, 1d or PT90M, the largest unit first"
-        raise InvalidSchedule("", f"{shown(value)} is not a duration", hint=hint)
+        raise InvalidSchedule("", f"{quote_value(value)} is not a duration", hint=hint)
     years, months, weeks, days, hours, minutes, seconds = (
         int(part or 0) for part in match.groups()
     )
@@ -81,5 +81,5 @@ def parse_duration(value: object) -> Duration:
 
 def _bounded(found: Duration, value: object) -> Duration:
     if found.months * 31 * 86_400 + found.days * 86_400 + found.seconds > LONGEST:
-        raise InvalidSchedule("", f"{shown(value)} is too long", hint="at most 98 years")
+        raise InvalidSchedule("", f"{quote_value(value)} is too long", hint="at most 98 years")
     return found

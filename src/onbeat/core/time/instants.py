@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from onbeat.core.time.zones import DAY, FIRST_SECOND, LAST_SECOND, Gap, Zone, date_of, day_number
-from onbeat.errors import InvalidSchedule, shown
+from onbeat.errors import InvalidSchedule, quote_value
 
 Instant = int | float | datetime  # what callers may pass; internally it is an int
 
@@ -141,7 +141,7 @@ def parse_instant(value: object) -> int:
     wall, offset = _parse(value, hint="such as 2026-12-01T09:00:00Z")
     if offset is None:
         hint = f"{value}Z, or +01:00 and the like"
-        raise InvalidSchedule("", f"{shown(value)} has no offset", hint=hint)
+        raise InvalidSchedule("", f"{quote_value(value)} has no offset", hint=hint)
     return wall - offset
 
 
@@ -156,17 +156,17 @@ def _parse(value: object, *, hint: str = "such as 2026-12-01T09:00") -> tuple[in
     """Return wall seconds and the offset, if the text has one."""
     match = _TEXT.fullmatch(value.strip()) if isinstance(value, str) and len(value) < 100 else None
     if match is None:
-        raise InvalidSchedule("", f"{shown(value)} is not a date and time", hint=hint)
+        raise InvalidSchedule("", f"{quote_value(value)} is not a date and time", hint=hint)
     year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
     try:
         wall = day_number(year, month, day) * DAY
     except ValueError:
         raise InvalidSchedule(
-            "", f"{shown(value)} is not a day of the calendar", hint="year-month-day"
+            "", f"{quote_value(value)} is not a day of the calendar", hint="year-month-day"
         ) from None
     if hour > 23 or minute > 59 or second > 59:
         raise InvalidSchedule(
-            "", f"{shown(value)} is not a time of day", hint="00:00:00 to 23:59:59"
+            "", f"{quote_value(value)} is not a time of day", hint="00:00:00 to 23:59:59"
         )
     wall += hour * 3600 + minute * 60 + second
     mark = match[7]
@@ -176,7 +176,9 @@ def _parse(value: object, *, hint: str = "such as 2026-12-01T09:00") -> tuple[in
     if mark not in "Zz":
         hours, minutes = int(mark[1:3]), int(mark[4:6])
         if hours > 23 or minutes > 59:
-            raise InvalidSchedule("", f"{shown(mark)} is not an offset", hint="such as +01:00")
+            raise InvalidSchedule(
+                "", f"{quote_value(mark)} is not an offset", hint="such as +01:00"
+            )
         offset = (hours * 3600 + minutes * 60) * (-1 if mark[0] == "-" else 1)
     _inside(wall - offset, value)
     return wall, offset
@@ -184,7 +186,7 @@ def _parse(value: object, *, hint: str = "such as 2026-12-01T09:00") -> tuple[in
 
 def _inside(t: int, value: object) -> int:
     if not FIRST_SECOND <= t <= LAST_SECOND:
-        problem = f"{shown(str(value))} is outside the calendar"
+        problem = f"{quote_value(str(value))} is outside the calendar"
         raise InvalidSchedule(
             "", problem, hint="the years 1 to 9999, without the first and last hours"
         )

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import tzdata
 
-from onbeat.errors import InvalidSchedule, shown
+from onbeat.errors import InvalidSchedule, quote_value
 
 VERSION: str = tzdata.IANA_VERSION
 
@@ -127,7 +127,9 @@ def _load(name: str) -> Zone:
 def zone(name: object) -> Zone:
     """Return the zone with this IANA name. Other names are refused, with similar names."""
     if not isinstance(name, str) or name not in names():
-        raise InvalidSchedule("timezone", f"no zone is called {shown(name)}", hint=_nearest(name))
+        raise InvalidSchedule(
+            "timezone", f"no zone is called {quote_value(name)}", hint=_nearest(name)
+        )
     return _load(name)
 
 

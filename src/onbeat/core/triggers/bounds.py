@@ -9,7 +9,7 @@ from onbeat.core.time.zones import DAY, FIRST_SECOND, LAST_SECOND, zone
 from onbeat.core.triggers.base import Trigger, refuse_if_never, search
 from onbeat.core.triggers.calendars import Exclude, Span, Within, clipped
 from onbeat.core.triggers.past import NO_PAST, Past
-from onbeat.errors import InvalidSchedule, naming, shown
+from onbeat.errors import InvalidSchedule, in_field, quote_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +179,13 @@ class Bounded(Trigger):
                 "end_at", f"{self.end_at} is before the start", hint=f"after {self.start_at}"
             )
         if self.delay is not None:
-            with naming("delay"):
+            with in_field("delay"):
                 self.delay.elapsed  # noqa: B018 - refuses months
         if self.max_runs is not None and (type(self.max_runs) is not int or self.max_runs < 1):
             raise InvalidSchedule(
-                "max_runs", f"{shown(self.max_runs)} is not a number of runs", hint="1 or more"
+                "max_runs",
+                f"{quote_value(self.max_runs)} is not a number of runs",
+                hint="1 or more",
             )
         if self.end_at is not None and not self.needs_past:
             since = self._first if self.start_at is not None else min(0, self._last)
@@ -270,7 +272,7 @@ class Bounded(Trigger):
         if text is None:
             return default
         where = zone(self.timezone)
-        with naming(name):
+        with in_field(name):
             object.__setattr__(self, name, canonical_time(text))
             return resolve(getattr(self, name), where)
 

@@ -27,7 +27,7 @@ from onbeat.core.triggers.kinds import (
     Startup,
 )
 from onbeat.core.triggers.past import Ending
-from onbeat.errors import InvalidSchedule, meant, naming, shown
+from onbeat.errors import InvalidSchedule, did_you_mean, in_field, quote_value
 
 Length = str | timedelta | Duration
 Time = str | datetime
@@ -73,7 +73,7 @@ def at(*times: Time, tz: str = "UTC", **limits: Unpack[BoundFields]) -> Trigger:
     """Return a trigger that ticks once at each of the times. Local times are in `tz`."""
     if len(times) > MOST_TIMES:
         raise InvalidSchedule("at", f"{len(times)} times", hint=f"at most {MOST_TIMES}")
-    with naming("at"):
+    with in_field("at"):
         texts = tuple(map(canonical_time, times))
     return limited(At(texts, tz), tz, limits)
 
@@ -113,14 +113,14 @@ def calendar_of(fields: Mapping[str, object], tz: str, dst: Dst) -> Calendar:
     texts: dict[str, str] = {}
     for name, value in fields.items():
         if name not in names:
-            field = f"calendar.{shown(name).strip(chr(39))}"
-            raise InvalidSchedule(field, "no field has this name", hint=meant(name, names))
+            field = f"calendar.{quote_value(name).strip(chr(39))}"
+            raise InvalidSchedule(field, "no field has this name", hint=did_you_mean(name, names))
         items = list(value) if isinstance(value, (list, tuple, range)) else [value]
         is_plain = all(type(item) is int or (isinstance(item, str) and item) for item in items)
         if not is_plain or not 1 <= len(items) <= MOST_VALUES:
             hint = f"9, MON-FRI, or a list of {MOST_VALUES} at most"
             raise InvalidSchedule(
-                f"calendar.{name}", f"{shown(value)} is not a valid value", hint=hint
+                f"calendar.{name}", f"{quote_value(value)} is not a valid value", hint=hint
             )
         text = ",".join(str(item).strip().upper() for item in items)
         texts[name] = re.sub(r"(?<!\d)0+(?=\d)", "", text, flags=re.ASCII)  # 09 is 9
@@ -143,7 +143,9 @@ def limited(
     if not limits:
         return trigger
     for name in limits.keys() - LIMITS:
-        hint = "did you mean 'tz'?" if "zone" in name else meant(name, {"tz", "dst", *LIMITS})
+        hint = (
+            "did you mean 'tz'?" if "zone" in name else did_you_mean(name, {"tz", "dst", *LIMITS})
+        )
         raise TypeError(f"no keyword is called {name!r}: {hint}")
     exclude = _exclude(limits.get("exclude"), tz, calendars)
     within = _within(limits.get("within"), tz)
@@ -184,12 +186,12 @@ def _within(value: object, tz: str) -> Within | None:
 
 
 def _time(name: str, value: Time | None) -> str | None:
-    with naming(name):
+    with in_field(name):
         return None if value is None else canonical_time(value)
 
 
 def _length(name: str, value: Length) -> Duration:
-    with naming(name):
+    with in_field(name):
         return parse_duration(value)
 
 

@@ -14,7 +14,7 @@ from onbeat.core.time import cron
 from onbeat.core.time.days import LAST_YEAR, year_around
 from onbeat.core.time.instants import canonical_time, resolve
 from onbeat.core.time.zones import DAY, END_OF_TIME, Zone, day_number, zone
-from onbeat.errors import InvalidSchedule, naming, shown
+from onbeat.errors import InvalidSchedule, in_field, quote_value
 
 MOST_ITEMS = 10_000
 MOST_HOURS = 24
@@ -105,7 +105,9 @@ class Within:
     def __post_init__(self) -> None:
         if self.outside not in ("skip", "move"):
             raise InvalidSchedule(
-                "within.outside", f"{shown(self.outside)} is not a valid value", hint="skip or move"
+                "within.outside",
+                f"{quote_value(self.outside)} is not a valid value",
+                hint="skip or move",
             )
         if not 1 <= len(self.hours) <= MOST_HOURS:
             hint = f'1 to {MOST_HOURS} such as "09:00-17:00"'
@@ -122,7 +124,9 @@ class Within:
             raise InvalidSchedule("within.days", quoting.problem, hint=refused.hint) from None
         if weekdays.specials:
             raise InvalidSchedule(
-                "within.days", f"{shown(typed)} is not a set of weekdays", hint="such as MON-FRI"
+                "within.days",
+                f"{quote_value(typed)} is not a set of weekdays",
+                hint="such as MON-FRI",
             )
         object.__setattr__(self, "_weekdays", weekdays.bits)
 
@@ -169,11 +173,13 @@ def parse_time_of_day(value: object) -> int:
     )
     if len(parts) not in (2, 3) or not all(part.isdigit() and len(part) <= 2 for part in parts):
         raise InvalidSchedule(
-            "", f"{shown(value)} is not a time of day", hint='such as "17:00", in quotes'
+            "", f"{quote_value(value)} is not a time of day", hint='such as "17:00", in quotes'
         )
     hour, minute, second = (*map(int, parts), 0)[:3]
     if hour > 23 or minute > 59 or second > 59:
-        raise InvalidSchedule("", f"{shown(value)} is not a time of day", hint="00:00 to 23:59")
+        raise InvalidSchedule(
+            "", f"{quote_value(value)} is not a time of day", hint="00:00 to 23:59"
+        )
     return hour * 3600 + minute * 60 + second
 
 
@@ -195,7 +201,7 @@ def _resolve_names(items: Iterable[str], calendars: Calendars) -> list[str]:
             hint = DATES
             if isinstance(item, Mapping) and item.keys() & {"ics", "holidays"}:
                 hint = "calendars: {closed: {ics: dates.ics}}, and here exclude: closed"
-            raise InvalidSchedule("exclude", f"{shown(item)} is not a date", hint=hint)
+            raise InvalidSchedule("exclude", f"{quote_value(item)} is not a date", hint=hint)
         if item in calendars:
             found += calendars[item]
         elif item[:1].isdigit():
@@ -206,7 +212,9 @@ def _resolve_names(items: Iterable[str], calendars: Calendars) -> list[str]:
                 hint = f"known: {', '.join(sorted(calendars))}"
             if item[:3].upper() in cron.WEEKDAY_NAMES:
                 hint = "for weekdays use within: {days: MON-FRI}"
-            raise InvalidSchedule("exclude", f"no calendar is called {shown(item)}", hint=hint)
+            raise InvalidSchedule(
+                "exclude", f"no calendar is called {quote_value(item)}", hint=hint
+            )
     if len(found) > MOST_ITEMS:
         raise InvalidSchedule("exclude", f"{len(found)} items", hint=f"at most {MOST_ITEMS}")
     return found
@@ -219,12 +227,12 @@ def _span(item: str, where: Zone) -> Span:
         days = _day(first, item), _day(last or first, item)
         span = _day_span(where, *days) if days[0] <= days[1] else None
     elif dots:
-        with naming("exclude"):
+        with in_field("exclude"):
             span = Span(resolve(canonical_time(first), where), resolve(canonical_time(last), where))
     else:
-        raise InvalidSchedule("exclude", f"{shown(item)} is not a date", hint=DATES)
+        raise InvalidSchedule("exclude", f"{quote_value(item)} is not a date", hint=DATES)
     if span is None or span.last < span.first:
-        problem = f"{shown(item)} ends before it begins"
+        problem = f"{quote_value(item)} ends before it begins"
         raise InvalidSchedule("exclude", problem, hint="put the earlier one first")
     return span
 
@@ -233,7 +241,7 @@ def _day(text: str, item: str) -> int:
     """Return the day number of a date written year-month-day."""
     day = _day_in(*map(int, text.split("-")))
     if day is None:
-        problem = f"{shown(item)} is not a day of the calendar"
+        problem = f"{quote_value(item)} is not a day of the calendar"
         raise InvalidSchedule("exclude", problem, hint="year-month-day")
     return day
 
@@ -275,10 +283,10 @@ def _hours(text: object) -> Span:
         begins = parse_time_of_day(opens.strip())
         ends = DAY if closes.strip() == "24:00" else parse_time_of_day(closes.strip())
     except InvalidSchedule:
-        problem = f"{shown(text)} is not a range of hours"
+        problem = f"{quote_value(text)} is not a range of hours"
         raise InvalidSchedule("within.hours", problem, hint="09:00-17:00") from None
     if begins == ends:
-        problem = f"{shown(text)} begins and ends at the same time"
+        problem = f"{quote_value(text)} begins and ends at the same time"
         raise InvalidSchedule("within.hours", problem, hint="00:00-24:00 for the whole day")
     return Span(begins, ends if ends > begins else ends + DAY)
 

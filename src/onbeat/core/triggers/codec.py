@@ -32,7 +32,7 @@ from onbeat.core.triggers.kinds import (
     check_dst,
 )
 from onbeat.core.triggers.past import OUTCOMES
-from onbeat.errors import InvalidSchedule, meant, naming, shown
+from onbeat.errors import InvalidSchedule, did_you_mean, in_field, quote_value
 
 Fields = dict[str, Any]
 DEEPEST = 8
@@ -128,7 +128,7 @@ def from_json(text: bytes | str, *, key: str = "", calendars: Calendars = NO_CAL
 def _decode(value: Mapping[str, Any], context: _Context) -> Trigger:
     if not isinstance(value, Mapping):
         raise InvalidSchedule(
-            "", f"{shown(value)} is not a trigger", hint="fields, such as every: 90m"
+            "", f"{quote_value(value)} is not a trigger", hint="fields, such as every: 90m"
         )
     if context.depth > DEEPEST:
         raise InvalidSchedule(
@@ -156,7 +156,9 @@ def check_names(value: Mapping[str, Any], known: AbstractSet[str]) -> None:
     for name in value:
         if name not in known:
             raise InvalidSchedule(
-                shown(name).strip("'"), "no field has this name", hint=meant(name, known)
+                quote_value(name).strip("'"),
+                "no field has this name",
+                hint=did_you_mean(name, known),
             )
 
 
@@ -167,7 +169,9 @@ def _cron(value: Any, limits: Fields, context: _Context) -> Trigger:
 def _calendar(value: Any, limits: Fields, context: _Context) -> Trigger:
     if not isinstance(value, Mapping):
         raise InvalidSchedule(
-            "calendar", f"{shown(value)} is not a set of fields", hint="{hour: 9, day_of_week: MON}"
+            "calendar",
+            f"{quote_value(value)} is not a set of fields",
+            hint="{hour: 9, day_of_week: MON}",
         )
     return build.calendar_of(value, context.timezone, context.dst)  # type: ignore[arg-type]
 
@@ -189,7 +193,7 @@ def _at(value: Any, limits: Fields, context: _Context) -> Trigger:
 def _startup(value: Any, limits: Fields, context: _Context) -> Trigger:
     if isinstance(value, bool):
         hint = "startup: 0s is immediately at the start, 30s is 30 seconds after it"
-        raise InvalidSchedule("startup", f"{shown(value)} is not a duration", hint=hint)
+        raise InvalidSchedule("startup", f"{quote_value(value)} is not a duration", hint=hint)
     return build.startup(value)
 
 
@@ -201,13 +205,13 @@ def _after(value: Any, limits: Fields, context: _Context) -> Trigger:
     """Read `{success: 30m}`, or `{schedule: other, outcome: success, delay: 5m}`."""
     hint = "{success: 30m} or {schedule: other, outcome: success}"
     if not isinstance(value, Mapping):
-        raise InvalidSchedule("after", f"{shown(value)} is not an outcome", hint=hint)
-    with naming("after"):
+        raise InvalidSchedule("after", f"{quote_value(value)} is not an outcome", hint=hint)
+    with in_field("after"):
         check_names(value, {*OUTCOMES, "schedule", "outcome", "delay"})
     short = [outcome for outcome in OUTCOMES if outcome in value]
     schedule = value.get("schedule")
     if len(short) + ("outcome" in value) != 1 or (short and "delay" in value):
-        raise InvalidSchedule("after", f"{shown(dict(value))} is not one outcome", hint=hint)
+        raise InvalidSchedule("after", f"{quote_value(dict(value))} is not one outcome", hint=hint)
     outcome = short[0] if short else value["outcome"]
     return build.after(
         outcome, value[outcome] if short else value.get("delay", "0s"), schedule=schedule
@@ -217,13 +221,13 @@ def _after(value: Any, limits: Fields, context: _Context) -> Trigger:
 def _parts(kind: str, value: Any, context: _Context) -> tuple[Trigger, ...]:
     if not isinstance(value, (list, tuple)):
         raise InvalidSchedule(
-            kind, f"{shown(value)} is not a list of triggers", hint="[{...}, {...}]"
+            kind, f"{quote_value(value)} is not a list of triggers", hint="[{...}, {...}]"
         )
     if len(value) > MOST_PARTS:
         raise InvalidSchedule(kind, f"{len(value)} parts", hint=f"{MOST_PARTS} at most")
     found = []
     for i, part in enumerate(value):
-        with naming(f"{kind}[{i}]"):
+        with in_field(f"{kind}[{i}]"):
             found.append(_decode(part, replace(context, depth=context.depth + 1)))
     return tuple(found)
 

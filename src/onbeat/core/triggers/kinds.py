@@ -30,7 +30,7 @@ from onbeat.core.time.zones import (
 from onbeat.core.triggers.base import Trigger
 from onbeat.core.triggers.calendars import parse_time_of_day, time_of_day
 from onbeat.core.triggers.past import NO_PAST, OUTCOMES, STARTUP, Ending, Past, TriggerCause
-from onbeat.errors import InvalidSchedule, naming, shown
+from onbeat.errors import InvalidSchedule, in_field, quote_value
 
 MOST_TIMES = 10_000
 Dst = Literal[
@@ -38,7 +38,7 @@ Dst = Literal[
 ]  # a fixed time in a gap ticks at the first instant after it, or not at all
 
 
-class OnTheWall(Trigger):
+class LocalPatternTrigger(Trigger):
     """The base of cron, calendar and daily: a pattern of local time."""
 
     __slots__ = ()
@@ -62,7 +62,7 @@ class OnTheWall(Trigger):
     def upcoming(self, t: Instant, n: int, past: Past = NO_PAST) -> list[int]:
         few = n <= 100  # listing whole days is faster only for many ticks
         first = max(whole_second(t) + 1, FIRST_SECOND)
-        ticks = Trigger.iterate if few else OnTheWall.iterate
+        ticks = Trigger.iterate if few else LocalPatternTrigger.iterate
         return list(islice(ticks(self, first, LAST_SECOND + 1, past), n))
 
     def iterate(self, first: int, last: int, past: Past) -> Iterator[int]:
@@ -76,7 +76,7 @@ class OnTheWall(Trigger):
 
 
 @dataclass(frozen=True, slots=True)
-class Cron(OnTheWall):
+class Cron(LocalPatternTrigger):
     """`cron: "0 9 * * MON-FRI"`. `H` hashes `key`, the id of its schedule."""
 
     cron: str
@@ -101,7 +101,7 @@ class Cron(OnTheWall):
 
 
 @dataclass(frozen=True, slots=True)
-class Calendar(OnTheWall):
+class Calendar(LocalPatternTrigger):
     """`calendar: {hour: 9, day_of_week: MON}`: all listed fields must match.
 
     A field that is left out matches anything, except that times finer than the finest field are 0.
@@ -130,7 +130,7 @@ class Calendar(OnTheWall):
             for i, text in enumerate(texts)
         ]
         zone(self.timezone)
-        with naming("calendar"):
+        with in_field("calendar"):
             pattern = cron.compile_fields(
                 filled, self.timezone, either=False, keep_gaps=self.dst == "shift"
             )
@@ -138,7 +138,7 @@ class Calendar(OnTheWall):
 
 
 @dataclass(frozen=True, slots=True)
-class Daily(OnTheWall):
+class Daily(LocalPatternTrigger):
     """`daily: "17:00"`: once a day."""
 
     daily: str
@@ -148,7 +148,7 @@ class Daily(OnTheWall):
 
     def __post_init__(self) -> None:
         check_dst(self.dst)
-        with naming("daily"):
+        with in_field("daily"):
             second = parse_time_of_day(self.daily)
         _set(self, "daily", time_of_day(second))
         texts = [str(second % 60), str(second // 60 % 60), str(second // 3600), "*", "*", "*", "*"]
@@ -183,11 +183,11 @@ class Every(Trigger):
         if sum(part > 0 for part in parts) != 1:
             hint = "either s, m, h or d, w or mo, y: 36h, 1d or 1mo"
             raise InvalidSchedule(
-                "every", f"{shown(str(length))} is not one step of a grid", hint=hint
+                "every", f"{quote_value(str(length))} is not one step of a grid", hint=hint
             )
         _set(self, "_zone", zone(self.timezone))
         if self.start_at is not None:
-            with naming("start_at"):
+            with in_field("start_at"):
                 _set(self, "start_at", canonical_time(self.start_at))
                 _set(self, "_anchor", resolve(self.start_at, self._zone))
         elif length.seconds:
@@ -291,7 +291,7 @@ class At(Trigger):
         if not self.at:
             raise InvalidSchedule("at", "it contains no time", hint="such as 2026-12-01T09:00")
         where = zone(self.timezone)
-        with naming("at"):
+        with in_field("at"):
             times = {resolve(text, where): text for text in map(canonical_time, self.at)}
         _set(self, "_instants", tuple(sorted(times)))
         _set(self, "at", tuple(times[instant] for instant in self._instants))
@@ -316,7 +316,7 @@ class Startup(Trigger):
     startup: Duration = Duration()
 
     def __post_init__(self) -> None:
-        with naming("startup"):
+        with in_field("startup"):
             self.startup.elapsed  # noqa: B018 - refuses months
 
     @property
@@ -343,16 +343,16 @@ class After(Trigger):
         if self.schedule is not None and not isinstance(self.schedule, str):
             raise InvalidSchedule(
                 "after.schedule",
-                f"{shown(self.schedule)} is not the id of a schedule",
+                f"{quote_value(self.schedule)} is not the id of a schedule",
                 hint="a string",
             )
-        with naming("after"):
+        with in_field("after"):
             self.delay.elapsed  # noqa: B018 - refuses months
         if self.outcome not in OUTCOMES:
             outcomes = ", ".join(OUTCOMES)
             raise InvalidSchedule(
                 "after.outcome",
-                f"no outcome is called {shown(self.outcome)}",
+                f"no outcome is called {quote_value(self.outcome)}",
                 hint=f"known: {outcomes}",
             )
 
@@ -377,7 +377,7 @@ class Manual(Trigger):
     def __post_init__(self) -> None:
         if self.manual is not True:
             hint = "manual: true, or another trigger"
-            raise InvalidSchedule("manual", f"{shown(self.manual)} is not true", hint=hint)
+            raise InvalidSchedule("manual", f"{quote_value(self.manual)} is not true", hint=hint)
 
     def next_after(self, t: Instant, past: Past = NO_PAST) -> int | None:
         return None
@@ -390,7 +390,9 @@ def _set(value: object, name: str, content: object) -> None:
 def check_dst(dst: object) -> None:
     """Refuse an invalid value of `dst`."""
     if dst not in ("shift", "skip"):
-        raise InvalidSchedule("dst", f"{shown(dst)} is not a valid value", hint="shift or skip")
+        raise InvalidSchedule(
+            "dst", f"{quote_value(dst)} is not a valid value", hint="shift or skip"
+        )
 
 
 def _instant(where: Zone, wall: int, *, keep_gaps: bool = True) -> int | None:

@@ -13,7 +13,7 @@ from onbeat.core.runs.run import Failed, Outcome
 from onbeat.core.target import Target
 from onbeat.files.secrets import SecretReferences, check_inputs, check_no_reference
 from onbeat.launchers.http.target import WITH_BODY, AllowedHosts, read_target, with_query
-from onbeat.ports.http import NO_HEADERS, Callback, HttpResponse
+from onbeat.ports.http import NO_HEADERS, CallbackHeaders, HttpResponse
 from onbeat.ports.store import Attempt
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class HttpLauncher:
         timeout: int = 60_000,
         public_only: bool = False,
         resolve: "Resolve | None" = None,
-        callback: Callback | None = None,
+        callback: CallbackHeaders | None = None,
     ) -> None:
         self._version, self._references = version, SecretReferences(environment, secrets)
         self._callback = callback

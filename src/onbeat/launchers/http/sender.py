@@ -15,7 +15,7 @@ import msgspec
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from onbeat.core.runs.run import Accepted, Busy, Failed, Gone, Outcome, Succeeded
-from onbeat.core.target import json_can_say
+from onbeat.core.target import is_json_value
 from onbeat.core.time.instants import rfc3339
 from onbeat.errors import InvalidSchedule
 from onbeat.files.secrets import Redactor, SecretReferences
@@ -28,7 +28,7 @@ from onbeat.launchers.http.target import (
     redirected,
     with_query,
 )
-from onbeat.ports.http import NO_HEADERS, Callback, HttpResponse
+from onbeat.ports.http import NO_HEADERS, CallbackHeaders, HttpResponse
 from onbeat.ports.store import Attempt
 
 Resolve = Callable[[str, int], Awaitable[Iterable[str]]]
@@ -57,7 +57,7 @@ class Sender:
         concurrency: int,
         allowed_hosts: AllowedHosts,
         resolve: Resolve | None,
-        callback: Callback | None,
+        callback: CallbackHeaders | None,
     ) -> None:
         self._version, self._references, self._concurrency = version, references, concurrency
         self._callback, self._has_warned = callback, False
@@ -292,7 +292,7 @@ def _result(log: _Log, *, is_json: bool, is_cut: bool) -> object:
     with suppress(msgspec.DecodeError, RecursionError):
         if is_json and not is_cut and length <= LONGEST_KEPT:
             value = msgspec.json.decode(text)
-            if json_can_say(value):  # another JSON encoding may reveal more secrets
+            if is_json_value(value):  # another JSON encoding may reveal more secrets
                 again = msgspec.json.encode(value).decode() if log.hidden else ""
                 return msgspec.json.decode(log.hide(again)) if again else value
     note = f"\n[onbeat: cut, of {length}{' or more' if is_cut else ''} characters]"

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode, urljoin
 
 from onbeat.core.target import Target
 from onbeat.core.triggers.codec import check_names
-from onbeat.errors import InvalidSchedule, meant, shown
+from onbeat.errors import InvalidSchedule, did_you_mean, quote_value
 from onbeat.files.secrets import check_reference
 
 Address = IPv4Address | IPv6Address
@@ -47,7 +47,7 @@ class AllowedHosts:
         """Return the addresses of a host that may be used, or refuse the host."""
         usable = [each for each in addresses if is_public(each)] if self._public_only else addresses
         if not usable:
-            problem = f"{shown(host)} has no public address"
+            problem = f"{quote_value(host)} has no public address"
             raise InvalidSchedule("http", problem, hint="a host on the public internet")
         return usable
 
@@ -70,18 +70,18 @@ def read_target(target: Target) -> tuple[str, RequestTarget, list[tuple[str, str
     check_names(fields, {"http", "method", "headers", "inputs", "feedback", "public_only"})
     method, feedback = fields.get("method", "POST"), fields.get("feedback")
     if not isinstance(method, str) or method not in METHODS:
-        problem = f"no method is called {shown(method)}"
-        raise InvalidSchedule("method", problem, hint=meant(method, METHODS))
+        problem = f"no method is called {quote_value(method)}"
+        raise InvalidSchedule("method", problem, hint=did_you_mean(method, METHODS))
     if not isinstance(feedback, bool | None):
-        problem = f"{shown(feedback)} is not true or false"
+        problem = f"{quote_value(feedback)} is not true or false"
         raise InvalidSchedule("feedback", problem, hint="true or false")
     public_only = fields.get("public_only", False)
     if not isinstance(public_only, bool):
-        problem = f"{shown(public_only)} is not true or false"
+        problem = f"{quote_value(public_only)} is not true or false"
         raise InvalidSchedule("public_only", problem, hint="true or false")
     for field in ("headers", "inputs"):
         if not isinstance(fields.get(field), Mapping | None):
-            problem = f"{shown(fields[field])} is not a mapping"
+            problem = f"{quote_value(fields[field])} is not a mapping"
             raise InvalidSchedule(field, problem, hint="{name: value}")
     values: Mapping[object, object] = fields.get("headers") or {}  # type: ignore[assignment]
     headers = [
@@ -102,7 +102,7 @@ def check_text(field: str, value: object) -> str:
     """Return a text that can be sent, or refuse it."""
     if not isinstance(value, str):
         hint = "put it in quotes" if isinstance(value, (int, float)) else _example(field)
-        raise InvalidSchedule(field, f"{shown(value)} is not a text", hint=hint)
+        raise InvalidSchedule(field, f"{quote_value(value)} is not a text", hint=hint)
     if len(value) > LONGEST_TEXT:
         raise InvalidSchedule(field, "it is too long", hint=f"{LONGEST_TEXT} characters at most")
     if not VISIBLE.fullmatch(value):  # it is not shown, as it may be a secret
@@ -116,7 +116,7 @@ def parse_url(text: str) -> RequestTarget:
     """Return the target of a URL, or refuse it. Anything is allowed between {{ and }}."""
     match = URL.fullmatch(text)
     if match is None or "#" in TEMPLATE.sub("", text) or "${env:" in text:
-        problem = f"{shown(text.rpartition('@')[2])} is not a valid URL"
+        problem = f"{quote_value(text.rpartition('@')[2])} is not a valid URL"
         hint = "http(s)://host:port/path?query: a literal host, no user, no fragment, no ${env:...}"
         raise InvalidSchedule("http", problem, hint=hint)
     scheme, host, rest = match[1].lower(), match[2].lower(), match[4]
@@ -127,7 +127,9 @@ def parse_url(text: str) -> RequestTarget:
         host = f"[{address}]" if address.version == 6 else str(address)
     # aiohttp does not pass to our resolver what it takes for an address: it must be one.
     if address is None and (":" in host or host.replace(".", "").isdigit()):
-        raise InvalidSchedule("http", f"{shown(host)} is not an address", hint="such as 192.0.2.1")
+        raise InvalidSchedule(
+            "http", f"{quote_value(host)} is not an address", hint="such as 192.0.2.1"
+        )
     if not 1 <= port <= 65_535:
         raise InvalidSchedule("http", f"{port} is not a port", hint="1 to 65535")
     origin = f"{scheme}://{host}" if port == PORTS[scheme] else f"{scheme}://{host}:{port}"
@@ -138,7 +140,7 @@ def parse_url(text: str) -> RequestTarget:
 
 def redirected(target: RequestTarget, location: str) -> RequestTarget:
     """Return the target of a redirect, or refuse it."""
-    new, host = None, shown(target.host)
+    new, host = None, quote_value(target.host)
     with suppress(InvalidSchedule, ValueError):  # the error may quote a secret of the answer
         new = parse_url(check_text("http", urljoin(target.url, location.partition("#")[0])))
     if new is None:
@@ -153,7 +155,7 @@ def with_query(target: RequestTarget, inputs: Mapping[str, object]) -> RequestTa
     """Return the target with inputs in its query, or refuse inputs that are not plain values."""
     for name, value in inputs.items():
         if not isinstance(value, (str, int, float)):
-            problem = f"{shown(value)} cannot be part of a URL"
+            problem = f"{quote_value(value)} cannot be part of a URL"
             raise InvalidSchedule(f"inputs.{name}", problem, hint="a plain value, or method: POST")
     texts = {n: str(v).lower() if isinstance(v, bool) else v for n, v in inputs.items()}
     query = f"{'&' if '?' in target.url else '?'}{urlencode(texts, quote_via=quote)}"
@@ -166,7 +168,7 @@ def _header(name: str, value: str) -> tuple[str, str]:
     lower, path = name.lower(), f"headers.{name}"
     if not TOKEN.fullmatch(name):
         raise InvalidSchedule(
-            "headers", f"{shown(name)} is not a header name", hint="such as X-Team: text"
+            "headers", f"{quote_value(name)} is not a header name", hint="such as X-Team: text"
         )
     if lower in OWN_HEADERS or lower.startswith("onbeat-"):
         raise InvalidSchedule(path, "Onbeat sets this header itself", hint="leave it out")

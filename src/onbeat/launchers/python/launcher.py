@@ -16,7 +16,7 @@ from onbeat.core.runs.run import Failed, Outcome, Succeeded
 from onbeat.core.schedule import ID
 from onbeat.core.target import Target, read_inputs
 from onbeat.core.triggers.codec import check_names
-from onbeat.errors import InvalidSchedule, shown
+from onbeat.errors import InvalidSchedule, quote_value
 from onbeat.launchers.python.threads import CallThreads
 from onbeat.ports.store import Attempt
 
@@ -48,7 +48,9 @@ class FunctionLauncher:
         importable = all(part.isidentifier() for part in (*module.split("."), *path.split(".")))
         if not (importable if colon else ID.fullmatch(module)):
             hint = "module:function, or the name of a registered function"
-            raise InvalidSchedule("python", f"{shown(name)} is not a function name", hint=hint)
+            raise InvalidSchedule(
+                "python", f"{quote_value(name)} is not a function name", hint=hint
+            )
         function = self._registered.get(str(name))
         if function is not None:
             _signature(function, tuple(target.inputs))

@@ -20,7 +20,7 @@ SELECT setval('run_ids', (SELECT coalesce(max(run_id), 0) + 1 FROM schedule_runs
 
 
 def import_rows(connection: Connection, tables: Iterator[Table]) -> dict[str, int]:
-    """Import tables. The contract is `PostgresStore.take_in`."""
+    """Import tables. The contract is `PostgresStore.import_tables`."""
     with connection.transaction():
         connection.execute(f"SET LOCAL search_path = {SCHEMA}, pg_temp")
         connection.execute("SET LOCAL statement_timeout = 0")

@@ -82,7 +82,7 @@ class PostgresStore(SqlStore):
     async def changed_elsewhere(self) -> bool:
         return self._notify_listener is not None and self._notify_listener.was_notified()
 
-    async def take_in(self, tables: Callable[[], Iterator[Table]]) -> dict[str, int]:
+    async def import_tables(self, tables: Callable[[], Iterator[Table]]) -> dict[str, int]:
         """Import all tables of another store in one transaction; return the rows of each.
 
         A database that is not empty is refused.

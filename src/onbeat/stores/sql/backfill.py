@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import islice
 
-from onbeat.core.decide.backfill import Add, Choice, CoveringRow, Refuse, Revive, choose
+from onbeat.core.decide.backfill import Add, Choice, CoveringRow, Refuse, Revive, decide_backfill
 from onbeat.core.runs.run import ReasonDetail, Status, run_key
 from onbeat.core.schedule import from_definition
 from onbeat.core.triggers.base import TickRange
@@ -112,7 +112,7 @@ class _Backfill:
         meta = self._tx.one("SELECT value FROM meta WHERE name = 'history_from'")
         state, history_from = self._stored.state, 0 if meta is None else int(meta[0]) // 1000
         unknown = state.created_at // 1000, history_from
-        return choose(ticks, rows, until=state.decided_until, unknown=unknown)
+        return decide_backfill(ticks, rows, until=state.decided_until, unknown=unknown)
 
     def enqueue(self, wanted: Sequence[Add | Revive]) -> None:
         """Enqueue ticks, in their rows or in new ones."""

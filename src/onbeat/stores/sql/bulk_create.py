@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from onbeat.core.decide.plan import defined_late, next_due
 from onbeat.core.schedule import Schedule, definition
-from onbeat.errors import ChangedSince
+from onbeat.errors import RevisionConflict
 from onbeat.events import ScheduleCreated
 from onbeat.ports.store import Upserted
 from onbeat.stores.sql.rows import State, replace_due
@@ -78,7 +78,7 @@ def check_revisions(tx: Transaction, expected: Mapping[str, int | None]) -> None
         }
         for name in some:
             if existing.get(name) != expected[name]:
-                raise ChangedSince(name, expected[name], existing.get(name))
+                raise RevisionConflict(name, expected[name], existing.get(name))
 
 
 def _unchanged(

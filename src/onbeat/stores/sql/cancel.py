@@ -3,7 +3,7 @@
 from onbeat.core.runs.decisions import Decision, Release, RequestCancel, Supersede
 from onbeat.core.runs.run import Canceled, Reason, Run, Status
 from onbeat.errors import RunIsOver
-from onbeat.events import RunEndAsked
+from onbeat.events import RunCancelRequested
 from onbeat.stores.sql.finish import TARGET_NOT_NOTIFIED, end, hold_run, release_next
 from onbeat.stores.sql.rows import (
     DETACHED,
@@ -65,4 +65,6 @@ def _request_cancel(
 ) -> None:
     sql = REQUEST_CANCEL_DETACHED if run.detached else REQUEST_CANCEL
     if tx.run(sql, (run.run_id, tx.now, reason)):
-        tx.emit(RunEndAsked(schedule_id, run.run_id, run.run_at, reason, storable_text(note)))
+        tx.emit(
+            RunCancelRequested(schedule_id, run.run_id, run.run_at, reason, storable_text(note))
+        )

@@ -265,7 +265,7 @@ def _switched_off(row: WaitingRow, schedule: Schedule, run: Run) -> Reason | Non
     now = schedule if row.current is None else read_definition(row.schedule_id, row.current)
     off = None if now is None else switched_off(now)
     if (
-        now is not None and off is not None and run.is_asked_for
+        now is not None and off is not None and run.is_requested
     ):  # a requested run ignores `enabled`
         return None if now.target.is_enabled else "disabled_target"
     return off
@@ -306,7 +306,7 @@ def _attempt(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Attempt:
         is_rendered=is_rendered,
         group=row.grp,
         may_run=bool(row.was_lost or row.detached),
-        is_to_end=bool(row.is_to_end),
+        is_cancel_requested=bool(row.is_cancel_requested),
         at_least_once=policy.on_lost == "retry",
         cause=row.triggered_by,
     )

@@ -9,12 +9,12 @@ from collections.abc import Collection, Mapping, Sequence
 from msgspec.structs import replace
 
 from onbeat.core.decide.edits import is_retimed
-from onbeat.core.decide.follow import encode_happened, ended
+from onbeat.core.decide.follow import causes_after_end, encode_happened
 from onbeat.core.decide.plan import defined_late, set_aside
 from onbeat.core.runs.decisions import Decision
 from onbeat.core.runs.run import Run, Status
 from onbeat.core.schedule import Schedule, definition
-from onbeat.errors import ChangedSince, NotAllowed
+from onbeat.errors import NotAllowed, RevisionConflict
 from onbeat.events import ScheduleArmed, ScheduleCreated, ScheduleDeleted
 from onbeat.ports.store import NO_POSITIONS, NOTHING_EXPECTED, InitialPosition, Upserted
 from onbeat.stores.sql.bulk_create import check_revisions, upsert_simple
@@ -74,7 +74,7 @@ def upsert(
     user_id: str,
     remove: Collection[str] = (),
     expected: Mapping[str, int | None] = NOTHING_EXPECTED,
-    beginnings: Mapping[str, InitialPosition] = NO_POSITIONS,
+    initial_positions: Mapping[str, InitialPosition] = NO_POSITIONS,
     update_waiting: bool = False,
 ) -> list[Upserted]:
     """Define schedules. The contract is `Store.upsert`."""
@@ -87,21 +87,21 @@ def upsert(
     for schedule_id in remove:
         delete(tx, schedule_id)
     simple = upsert_simple(
-        tx, schedules, source=source, user_id=user_id, but=beginnings.keys() | set(remove)
+        tx, schedules, source=source, user_id=user_id, but=initial_positions.keys() | set(remove)
     )
-    retimed = _retimed(tx, [each for each in schedules if each.schedule_id in beginnings])
+    retimed = _retimed(tx, [each for each in schedules if each.schedule_id in initial_positions])
     done: list[Upserted] = []
     for schedule in schedules:
         found = simple.get(schedule.schedule_id)
         if found is None:
-            position = beginnings.get(schedule.schedule_id)
+            position = initial_positions.get(schedule.schedule_id)
             found = _upsert(tx, schedule, source, user_id, position)
         if update_waiting and found.change != "created":
             moved = move_waiting(tx, schedule, found.revision)
             found = Upserted(found.schedule_id, found.change, found.revision, moved)
         done.append(found)
     for schedule, each in zip(schedules, done, strict=True):
-        position = beginnings.get(schedule.schedule_id)
+        position = initial_positions.get(schedule.schedule_id)
         if position is not None and each.change != "created":
             _rearm(tx, schedule, position, from_now=schedule.schedule_id in retimed)
     pairs = zip(schedules, done, strict=True)
@@ -183,7 +183,7 @@ def _with_past(
     if succeeded is not None and schedule.trigger.needs_past:
         until, past = state.decided_until, state.past
         happened = encode_happened(
-            ended(schedule.trigger, past, "", Status.SUCCESS, now=succeeded, until=until)
+            causes_after_end(schedule.trigger, past, "", Status.SUCCESS, now=succeeded, until=until)
         )
     tx.run(
         INIT_STATE,
@@ -218,10 +218,10 @@ def _rearm(
         return
     until = max(stored.state.decided_until, tx.now // 1000)  # a past tick is due immediately
     trigger, past = schedule.trigger, stored.state.past
-    happened = ended(trigger, past, "", Status.SUCCESS, now=succeeded, until=until)
+    happened = causes_after_end(trigger, past, "", Status.SUCCESS, now=succeeded, until=until)
     first = trigger.next_after(until, replace(past, happened=happened))
     if from_now and first == until + 1:
-        happened = ended(trigger, past, "", Status.SUCCESS, now=tx.now, until=until)
+        happened = causes_after_end(trigger, past, "", Status.SUCCESS, now=tx.now, until=until)
     happen(tx, stored, schedule, happened)
     armed = existing(tx, schedule.schedule_id)
     if armed.run_at is not None:
@@ -232,7 +232,7 @@ def delete(tx: Transaction, schedule_id: str, *, expected: int | None = None) ->
     """Delete a schedule. The contract is `Store.delete`."""
     stored = hold_schedule(tx, schedule_id)
     if expected is not None and expected != stored.state.revision:
-        raise ChangedSince(schedule_id, expected, stored.state.revision)
+        raise RevisionConflict(schedule_id, expected, stored.state.revision)
     check_change(tx, stored)
     schedule = stored.schedule()
     unfinished = unfinished_of(tx, [schedule_id]).get(schedule_id, [])

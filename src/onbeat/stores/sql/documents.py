@@ -4,9 +4,9 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from onbeat.core.target import json_can_say
+from onbeat.core.target import is_json_value
 from onbeat.errors import InvalidSchedule, NotAllowed
-from onbeat.events import DocumentForgotten, DocumentKept
+from onbeat.events import DocumentDeleted, DocumentStored
 from onbeat.ports.rows import DocumentRow
 from onbeat.stores.sql.schedule_rows import is_foreign
 from onbeat.stores.sql.transaction import Row, Transaction, Value
@@ -23,7 +23,7 @@ INSERT INTO documents (kind, name, body, user_id, updated_at) VALUES (?1, ?2, ?3
 
 def keep(tx: Transaction, kind: str, name: str, body: object, *, user_id: str) -> None:
     """Store a document. The contract is `Store.keep`."""
-    if not json_can_say(body):
+    if not is_json_value(body):
         hint = "strings, finite numbers, lists, and objects with string keys"
         raise InvalidSchedule(name, "not serializable as JSON", hint=hint)
     text = (encoded := msgspec.json.encode(body)).decode()
@@ -36,10 +36,10 @@ def keep(tx: Transaction, kind: str, name: str, body: object, *, user_id: str) -
     if same is not None and not is_foreign(tx, str(same[0])):
         return
     # The first writer owns it, even if another writes at the same moment.
-    owner, must_own = (user_id, 0) if tx.only_of is None else (tx.only_of, 1)
+    owner, must_own = (user_id, 0) if tx.only_owner is None else (tx.only_owner, 1)
     if not tx.run(KEEP, (kind, name, text, owner, tx.now, must_own)):
         raise NotAllowed(f"{name} belongs to another owner", hint="use another name")
-    tx.emit(DocumentKept(kind, name))
+    tx.emit(DocumentStored(kind, name))
 
 
 def kept(tx: Transaction, kind: str, name: str) -> DocumentRow | None:
@@ -49,7 +49,7 @@ def kept(tx: Transaction, kind: str, name: str) -> DocumentRow | None:
     return None if row is None or is_foreign(tx, str(row[3])) else _document(row)
 
 
-def kept_all(
+def list_documents(
     tx: Transaction,
     kind: str,
     *,
@@ -58,12 +58,12 @@ def kept_all(
     since: int | None,
     but: Collection[str],
 ) -> list[DocumentRow]:
-    """Return documents of a kind by name. The contract is `Store.kept_all`."""
+    """Return documents of a kind by name. The contract is `Store.list_documents`."""
     values: list[Value | Sequence[Value]] = [kind, after]
     # Without the hint SQLite would read all documents of a kind, as they are in name order.
     index = "" if since is None else "INDEXED BY documents_by_time "
     sql = f"SELECT {COLUMNS} FROM documents {index}WHERE kind = ?1 AND name > ?2"
-    for column, value in (("updated_at >=", since), ("user_id =", tx.only_of)):
+    for column, value in (("updated_at >=", since), ("user_id =", tx.only_owner)):
         if value is not None:
             values.append(value)
             sql += f" AND {column} ?{len(values)}"
@@ -80,7 +80,7 @@ def forget(tx: Transaction, kind: str, name: str) -> bool:
     if kept(tx, kind, name) is None:
         return False
     tx.run("DELETE FROM documents WHERE kind = ?1 AND name = ?2", (kind, name))
-    tx.emit(DocumentForgotten(kind, name))
+    tx.emit(DocumentDeleted(kind, name))
     return True
 
 

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from onbeat.core.decide.follow import (
     ENDINGS,
+    causes_after_end,
+    causes_after_start,
+    cycle_problem,
     encode_happened,
-    ended,
     find_cycle,
-    followed_schedules,
-    started,
 )
 from onbeat.core.decide.plan import next_due
 from onbeat.core.runs.run import Status
@@ -60,7 +60,9 @@ def cause(tx: Transaction, schedule_id: str, status: Status) -> None:
         past, until = stored.state.past, stored.state.decided_until
         own = [""] if stored.schedule_id == schedule_id else []  # it may also follow itself by name
         for name in (*own, schedule_id):
-            happened = ended(schedule.trigger, past, name, status, now=tx.now, until=until)
+            happened = causes_after_end(
+                schedule.trigger, past, name, status, now=tx.now, until=until
+            )
             past = replace(past, happened=happened)
         happen(tx, stored, schedule, past.happened)
 
@@ -74,7 +76,9 @@ def cause_startup(tx: Transaction) -> None:
         schedule = stored.schedule()
         if schedule is not None and not stored.deleted:
             until = stored.state.decided_until
-            happened = started(schedule.trigger, stored.state.past, now=tx.now, until=until)
+            happened = causes_after_start(
+                schedule.trigger, stored.state.past, now=tx.now, until=until
+            )
             happen(tx, stored, schedule, happened)
 
 
@@ -124,9 +128,7 @@ def keep_follows(tx: Transaction, schedules: Sequence[Schedule]) -> None:
                 "after.schedule", problem, hint="define it first, or both together"
             )
     if cycle := _cycle(tx, [schedule.schedule_id for schedule in schedules]):
-        raise InvalidSchedule(
-            "after.schedule", followed_schedules(cycle), hint="remove one of these"
-        )
+        raise InvalidSchedule("after.schedule", cycle_problem(cycle), hint="remove one of these")
 
 
 def _cycle(tx: Transaction, schedule_ids: Sequence[str]) -> list[str]:

@@ -72,7 +72,7 @@ def end_lost_and_expired(
     late = [
         schedule_id
         for schedule_id, runs in unfinished.items()
-        if any(run.is_unheard_of(tx.now) for run in runs)
+        if any(run.is_unreported(tx.now) for run in runs)
     ]
     unreported = tx.all(UNREPORTED_RUNS, (tx.now, late)) if late else []
     silent: list[str] = []

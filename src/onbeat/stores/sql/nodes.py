@@ -156,8 +156,8 @@ def heartbeat(tx: Transaction, node: Node) -> HeartbeatResult:
     )
 
 
-def ask_to_stop(tx: Transaction, node_ids: Collection[str]) -> int:
-    """Ask nodes to stop. The contract is `Store.ask_to_stop`."""
+def request_stop(tx: Transaction, node_ids: Collection[str]) -> int:
+    """Ask nodes to stop. The contract is `Store.request_stop`."""
     return tx.run("UPDATE nodes SET stop_asked = 1 WHERE node_id IN (?1[])", (list(node_ids),))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from onbeat.core.runs.decisions import Due, Plan
 from onbeat.core.runs.run import Run
 from onbeat.core.schedule import Schedule, from_definition
-from onbeat.events import RunEndAsked, ScheduleParked
+from onbeat.events import RunCancelRequested, ScheduleParked
 from onbeat.ports.store import Node, PlanFunction, PlanResult
 from onbeat.stores.sql import zone_data
 from onbeat.stores.sql.lost import end_lost_and_expired
@@ -76,7 +76,7 @@ def plan_due(
         done.attempts,
         done.enqueued,
         frozenset(needed - node.offers) if node is not None else frozenset(),
-        has_cancel_requests=any(isinstance(event, RunEndAsked) for event in tx.events),
+        has_cancel_requests=any(isinstance(event, RunCancelRequested) for event in tx.events),
     )
 
 

@@ -141,7 +141,7 @@ def schedules(
     """Return schedules, by id. The contract is `Store.schedules`."""
     conditions, select = _Conditions(), SCHEDULES
     conditions.add_if("s.source = {}", which.source)
-    for owner in (which.owner, tx.only_of):
+    for owner in (which.owner, tx.only_owner):
         # The condition of the index, which has only schedules with an owner.
         conditions.add_if(
             "s.user_id = {} AND s.user_id <> ''" if owner else "s.user_id = {}", owner
@@ -200,7 +200,7 @@ def runs(tx: Transaction, which: RunFilter, *, limit: int) -> list[RunRow]:
     conditions.add_if("run_id < {}", which.before)
     if which.is_stuck:
         conditions.add(STUCK)
-    for ids_of, value in ((SCHEDULES_OF_SOURCE, which.source), (SCHEDULES_OF_OWNER, tx.only_of)):
+    for ids_of, value in ((SCHEDULES_OF_SOURCE, which.source), (SCHEDULES_OF_OWNER, tx.only_owner)):
         if value is None:
             continue
         ids = [row[0] for row in tx.all(f"{ids_of} LIMIT ?2", (value, FEW + 1))]
@@ -219,8 +219,8 @@ def run(tx: Transaction, run_id: int) -> RunRow | None:
     """Return one run."""
     conditions = _Conditions()
     conditions.add("run_id = {}", run_id)
-    if tx.only_of is not None:
-        conditions.add(f"schedule_id IN ({SCHEDULES_OF_OWNER.replace('?1', '{}')})", tx.only_of)
+    if tx.only_owner is not None:
+        conditions.add(f"schedule_id IN ({SCHEDULES_OF_OWNER.replace('?1', '{}')})", tx.only_owner)
     row = tx.one(f"{RUNS} {conditions.where}", conditions.values)
     return None if row is None else _run(row)
 
@@ -323,11 +323,11 @@ def about(row: EventRow) -> str | None:
 
 def _own(tx: Transaction, found: list[EventRow]) -> list[EventRow]:
     """Return the events that the caller may see: of its schedules, and of the gate."""
-    if tx.only_of is None:
+    if tx.only_owner is None:
         return found
     ids = {about(each) for each in found} - {None}
     sql = "SELECT schedule_id FROM schedules WHERE user_id = ?1 AND schedule_id IN (?2[])"
-    own = {row[0] for row in tx.all(sql, (tx.only_of, sorted(ids, key=str)))} if ids else set()
+    own = {row[0] for row in tx.all(sql, (tx.only_owner, sorted(ids, key=str)))} if ids else set()
     return [each for each in found if isinstance(each.event, GateChanged) or about(each) in own]
 
 
@@ -341,8 +341,8 @@ def next_due(tx: Transaction, *, after: int) -> int | None:
 
 def overview(tx: Transaction) -> Overview:
     """Return the overview that `onbeat status` shows."""
-    own = "TRUE" if tx.only_of is None else f"schedule_id IN ({SCHEDULES_OF_OWNER})"
-    owner: Bindings = () if tx.only_of is None else (tx.only_of,)
+    own = "TRUE" if tx.only_owner is None else f"schedule_id IN ({SCHEDULES_OF_OWNER})"
+    owner: Bindings = () if tx.only_owner is None else (tx.only_owner,)
     counted = tx.one(COUNT_SCHEDULES.format(own=own), owner)
     now = f"?{len(owner) + 1}"
     due = tx.one(COUNT_DUE.format(own=own, now=now), (*owner, tx.now))
@@ -366,7 +366,7 @@ def overview(tx: Transaction) -> Overview:
         due=due[0],
         next_due_at=due[1],
         runs=dict(unfinished),
-        nodes=nodes(tx) if tx.only_of is None else [],
+        nodes=nodes(tx) if tx.only_owner is None else [],
         awaited=[
             AwaitedRow(*row)
             for row in tx.all(
@@ -377,7 +377,7 @@ def overview(tx: Transaction) -> Overview:
                 owner,
             )
         ],
-        following=zone_data.following(tx) if tx.only_of is None else None,
+        following=zone_data.following(tx) if tx.only_owner is None else None,
         stuck=stuck[0],
     )
 

@@ -19,7 +19,7 @@ from onbeat.core.runs.run import (
     WaitedFor,
 )
 from onbeat.core.schedule import Schedule, from_definition
-from onbeat.core.target import FOUND_AGAIN
+from onbeat.core.target import REATTACHABLE_TARGETS
 from onbeat.core.time.zones import VERSION
 from onbeat.core.triggers.past import Past
 from onbeat.errors import InvalidSchedule
@@ -101,7 +101,7 @@ class WaitingRow(NamedTuple):
     rendered: str | None
     was_lost: int | None  # whether the previous attempt was lost; None: the run has no reason
     detached: int  # it may still run without its node
-    is_to_end: int  # cancellation was requested since
+    is_cancel_requested: int  # cancellation was requested since
     definition: str | None  # of the run's revision; None: no longer stored
     revision: int  # of the run
     current: str | None  # the current definition, if it differs
@@ -113,7 +113,7 @@ class WaitingRow(NamedTuple):
         return self.attempt > 0 and self.attempt == self.deferrals and self.was_lost is None
 
 
-REATTACHABLE = f"needs IN ({', '.join(repr(kind) for kind in sorted(FOUND_AGAIN))})"
+REATTACHABLE = f"needs IN ({', '.join(repr(kind) for kind in sorted(REATTACHABLE_TARGETS))})"
 # A run whose node fell silent and that may continue without it: a node is to reattach to it, and
 # to cancel it if that was requested meanwhile.
 DETACHED = f"({REATTACHABLE} AND (coalesce(reason, '') = 'lost' OR end_asked_at IS NOT NULL))"
@@ -230,7 +230,7 @@ def end_waiting(
 
     Its row stores what it waited for, the tick that replaced it (`newer`) and the `detail`.
     """
-    status, ids = run.unstarted_end, (schedule_id, run.run_id, run.run_at)
+    status, ids = run.unstarted_status, (schedule_id, run.run_id, run.run_at)
     blocker = blocked_by if status is Status.SKIPPED else None
     text = _waiting_detail(tx, run, detail or ReasonDetail(), newer)
     tx.run(END_WAITING, (run.run_id, status, reason, tx.now, blocker, None, text))
@@ -266,7 +266,7 @@ def _waiting_detail(
         waited = "retry"
     elif run.due_at > tx.now:
         waited = "due"
-    elif paused and not run.is_asked_for:
+    elif paused and not run.is_requested:
         waited = "pause"
     elif not any(needs in offers for offers in _offers(tx)):
         waited = "node"

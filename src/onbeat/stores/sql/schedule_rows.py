@@ -107,7 +107,7 @@ def existing(tx: Transaction, schedule_id: str) -> StoredSchedule:
 
 def is_foreign(tx: Transaction, user_id: str) -> bool:
     """Return whether the caller may not see what belongs to this owner."""
-    return tx.only_of is not None and tx.only_of != user_id
+    return tx.only_owner is not None and tx.only_owner != user_id
 
 
 def check_change(tx: Transaction, stored: StoredSchedule) -> None:
@@ -118,12 +118,12 @@ def check_change(tx: Transaction, stored: StoredSchedule) -> None:
 
 def _names_like(tx: Transaction, schedule_id: str) -> set[str]:
     """Return ids that may have been meant: those with the same beginning, and some others."""
-    owned = "" if tx.only_of is None else "AND user_id = ?3 "
+    owned = "" if tx.only_owner is None else "AND user_id = ?3 "
     sql = (
         "SELECT schedule_id FROM schedules WHERE deleted_at IS NULL AND schedule_id >= ?1 "
         f"{owned}ORDER BY schedule_id LIMIT ?2"
     )
-    owner = () if tx.only_of is None else (tx.only_of,)
+    owner = () if tx.only_owner is None else (tx.only_owner,)
     begins = (schedule_id[: len(schedule_id) // 2], "")
     return {row[0] for begin in begins for row in tx.all(sql, (begin, MOST_SIMILAR, *owner))}
 

@@ -47,9 +47,9 @@ SELECT r.schedule_id, r.finished_at - r.started_at
 """
 
 
-def standings(tx: Transaction) -> Snapshot:
-    """Return the state of all schedules. The contract is `Store.standings`."""
-    owner = tx.only_of
+def read_snapshot(tx: Transaction) -> Snapshot:
+    """Return the state of all schedules. The contract is `Store.read_snapshot`."""
+    owner = tx.only_owner
     own, by_owner, is_own = ((), "", "") if owner is None else ((owner,), OWN, "AND user_id = ?1")
     runs = _by_schedule(tx.all(IN_FLIGHT.format(own=by_owner), own))
     past = _by_schedule(tx.all(RUN_LENGTHS.format(own=is_own), own))

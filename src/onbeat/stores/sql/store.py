@@ -113,10 +113,10 @@ class SqlStore(ABC):
         self.marks_successes = False
 
     def as_caller(
-        self, who: str, *, only_of: str | None = None, check_change: CheckChange | None = None
+        self, who: str, *, only_owner: str | None = None, check_change: CheckChange | None = None
     ) -> Self:
         same = copy(self)
-        same._by, same._only_of = who, only_of  # noqa: SLF001 - the same class
+        same._by, same._only_of = who, only_owner  # noqa: SLF001 - the same class
         same._check_change = check_change  # noqa: SLF001 - the same class
         return same
 
@@ -128,13 +128,13 @@ class SqlStore(ABC):
 
     def _for_caller(self, call: Call[T]) -> Call[T]:
         """Return a call that sets the caller on its transaction, if there is one to set."""
-        by, only_of, marks_successes = self._by, self._only_of, self.marks_successes
+        by, only_owner, marks_successes = self._by, self._only_of, self.marks_successes
         check_change = self._check_change
-        if not by and only_of is None and check_change is None and not marks_successes:
+        if not by and only_owner is None and check_change is None and not marks_successes:
             return call
 
         def call_for_caller(tx: Transaction) -> T:
-            tx.by, tx.only_of, tx.marks_successes = by, only_of, marks_successes
+            tx.by, tx.only_owner, tx.marks_successes = by, only_owner, marks_successes
             tx.check_change = check_change
             return call(tx)
 
@@ -150,7 +150,7 @@ class SqlStore(ABC):
         user_id: str = "",
         remove: Collection[str] = (),
         expected: Mapping[str, int | None] = NOTHING_EXPECTED,
-        beginnings: Mapping[str, InitialPosition] = NO_POSITIONS,
+        initial_positions: Mapping[str, InitialPosition] = NO_POSITIONS,
         update_waiting: bool = False,
     ) -> list[Upserted]:
         return await self._write(
@@ -161,7 +161,7 @@ class SqlStore(ABC):
                 user_id=user_id,
                 remove=remove,
                 expected=expected,
-                beginnings=beginnings,
+                initial_positions=initial_positions,
                 update_waiting=update_waiting,
             )
         )
@@ -265,8 +265,8 @@ class SqlStore(ABC):
     async def unregister(self, node: Node) -> None:
         await self._write(lambda tx: nodes.unregister(tx, node))
 
-    async def ask_to_stop(self, node_ids: Collection[str]) -> int:
-        return await self._write(lambda tx: nodes.ask_to_stop(tx, node_ids))
+    async def request_stop(self, node_ids: Collection[str]) -> int:
+        return await self._write(lambda tx: nodes.request_stop(tx, node_ids))
 
     async def plan_due(
         self, plan: PlanFunction, *, limit: int, node: Node | None = None, slots: int = 0
@@ -275,7 +275,7 @@ class SqlStore(ABC):
             lambda tx: plan_due.plan_due(tx, plan, limit=limit, node=node, slots=slots)
         )
 
-    async def follow_zones(self, *, limit: int = zone_data.AT_ONCE) -> ZoneDataProgress | None:
+    async def follow_zones(self, *, limit: int = zone_data.BATCH) -> ZoneDataProgress | None:
         return await self._write(lambda tx: zone_data.follow(tx, limit=limit))
 
     async def claim(self, node: Node, *, limit: int) -> list[Attempt]:
@@ -352,8 +352,8 @@ class SqlStore(ABC):
     async def groups(self) -> list[GroupRow]:
         return await self._read(queries.groups)
 
-    async def standings(self) -> Snapshot:
-        return await self._read(snapshot.standings)
+    async def read_snapshot(self) -> Snapshot:
+        return await self._read(snapshot.read_snapshot)
 
     async def mark_stuck(self, *, after: int = 0, limit: int = 500) -> int | None:
         found, following = await self._work.read_for_engine(
@@ -374,7 +374,7 @@ class SqlStore(ABC):
     async def kept(self, kind: str, name: str) -> DocumentRow | None:
         return await self._read(lambda tx: documents.kept(tx, kind, name))
 
-    async def kept_all(
+    async def list_documents(
         self,
         kind: str,
         *,
@@ -384,7 +384,9 @@ class SqlStore(ABC):
         but: Collection[str] = (),
     ) -> list[DocumentRow]:
         return await self._read(
-            lambda tx: documents.kept_all(tx, kind, after=after, limit=limit, since=since, but=but)
+            lambda tx: documents.list_documents(
+                tx, kind, after=after, limit=limit, since=since, but=but
+            )
         )
 
     async def forget(self, kind: str, name: str) -> bool:

@@ -35,13 +35,13 @@ MOST_EVENTS = 1000  # in one row: readers read whole rows
 class Transaction(ABC):
     """One transaction: it reads, writes and emits events.
 
-    `now` is read once, and again after locks were waited for. `by` names the caller, and `only_of`
+    `now` is read once, and again after waiting for locks. `by` names the caller, and `only_owner`
     the owner that it is restricted to: other owners' schedules do not exist for it. `check_change`
     refuses changes of definitions that the caller may not make. `marks_successes`: whether a
     channel wants to be notified of every successful run.
     """
 
-    __slots__ = ("by", "check_change", "events", "marks_successes", "now", "only_of")
+    __slots__ = ("by", "check_change", "events", "marks_successes", "now", "only_owner")
 
     is_shared: ClassVar[bool]  # whether other nodes plan and run on the same database
     SIZE: ClassVar[str]  # the statement that returns the size of all tables on disk, in bytes
@@ -50,7 +50,7 @@ class Transaction(ABC):
         self.now = now
         self.events: list[Event] = []
         self.by = ""
-        self.only_of: str | None = None
+        self.only_owner: str | None = None
         self.check_change: CheckChange | None = None
         self.marks_successes = False
 

@@ -139,11 +139,11 @@ def facts(tx: Transaction, schedule_id: str, at: int | None) -> Facts:
         past=stored.state.past,
         run=run,
         blocker=blocker,
-        is_first_behind=run is None
+        is_first_blocked=run is None
         or tx.one(EARLIER_BEHIND, (schedule_id, run.blocked_by, run.run_at)) is None,
         group=_group(tx, schedule),
         nodes=_alive(tx),
-        spells=spans,
+        definition_spans=spans,
         revision=stored.state.revision,
         row_before=before,
         row_after=after,
@@ -244,9 +244,9 @@ def _group(tx: Transaction, schedule: Schedule | None) -> GroupFacts | None:
         return None
     row = tx.one("SELECT places FROM groups WHERE name = ?1", (name,))
     used = [_run(found) for found in tx.all(IN_GROUP, (name,))]
-    if tx.only_of is not None:  # runs of other owners are counted and not named
+    if tx.only_owner is not None:  # runs of other owners are counted and not named
         ids = sorted({run.schedule_id for run in used})
-        own = {each[0] for each in tx.all(OWN_OF, (tx.only_of, ids))}
+        own = {each[0] for each in tx.all(OWN_OF, (tx.only_owner, ids))}
         used = [run if run.schedule_id in own else replace(run, schedule_id="") for run in used]
     return GroupFacts(name, 1 if row is None else row[0], used)
 

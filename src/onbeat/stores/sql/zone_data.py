@@ -33,7 +33,7 @@ from onbeat.ports.rows import ZoneDataProgress
 from onbeat.stores.sql.rows import KEEP, write_due
 from onbeat.stores.sql.transaction import Row, Transaction, as_json
 
-AT_ONCE = 1000  # schedules in one batch
+BATCH = 1000  # schedules in one batch
 SOON = 3 * 3_600_000  # milliseconds: rules seldom move a tick by more
 MOST_SOON = 5000  # schedules that are followed before a node plans
 
@@ -122,7 +122,7 @@ def begin(tx: Transaction) -> None:
     if cursor is not None:
         soon = tx.all(SOONEST, (tx.now, tx.now + SOON, MOST_SOON))
         _follow(tx, cursor, [row[0] for row in soon])
-        follow(tx, limit=AT_ONCE)
+        follow(tx, limit=BATCH)
 
 
 def _switch(tx: Transaction, state: ZoneDataState) -> None:

@@ -88,7 +88,7 @@ class SqliteStore(SqlStore):
         return await self._worker.write(lambda tx: nodes.register(tx, node, RescueResult()))
 
     async def record_gap(self, *, after: str = "") -> str | None:
-        holder = None if self.path is None else who_holds(self.path)
+        holder = None if self.path is None else find_lock_holder(self.path)
         if self.path is not None and (holder is None or holder.pid != os.getpid()):
             raise StoreHeld(f"{self.path} is not held by this process (onbeat up --restored)")
         return await super().record_gap(after=after)
@@ -147,7 +147,7 @@ class SqliteStore(SqlStore):
             raise StoreUnusable(problem) from None
         if not _locked(lock):
             os.close(lock)
-            holder = who_holds(self.path)
+            holder = find_lock_holder(self.path)
             who = f"{holder.name}, process {holder.pid}" if holder is not None else "another node"
             raise StoreHeld(f"{self.path} is held by {who} (stop it: onbeat down)") from None
         os.ftruncate(lock, 0)
@@ -189,7 +189,7 @@ def lock_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.lock")
 
 
-def who_holds(path: Path) -> LockHolder | None:
+def find_lock_holder(path: Path) -> LockHolder | None:
     """Return the node that holds the lock of a file now, or None."""
     try:
         lock = os.open(lock_path(path), os.O_RDWR | os.O_CLOEXEC)

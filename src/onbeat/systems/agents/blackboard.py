@@ -161,7 +161,7 @@ class Blackboard:
             recent = [] if since is None else self._known_since(since)
             after = ""
             while True:
-                page = await self._opened.kept_all(
+                page = await self._opened.list_documents(
                     KIND, since=since, after=after, limit=PAGE, but=recent
                 )
                 for row in page:

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from onbeat.core.policy import GROUP, Policy, read_policy
 from onbeat.core.schedule import check_id
-from onbeat.errors import InvalidSchedule, shown
+from onbeat.errors import InvalidSchedule, quote_value
 from onbeat.systems.agents.context import AgentContext, Subscription, read_names
 from onbeat.systems.agents.specs import ScheduleSpec, TimerTick
 
@@ -34,7 +34,7 @@ class AgentBuilder:
         check_id(f"{PREFIX}{name}")
         if not GROUP.fullmatch(PREFIX + name):
             raise InvalidSchedule(
-                "name", f"{shown(name)} is too long", hint="93 characters at most"
+                "name", f"{quote_value(name)} is too long", hint="93 characters at most"
             )
         self.name, self.schedule_id, self._check = name, PREFIX + name, check
         self.text, self.places = "", CONCURRENCY

@@ -13,7 +13,7 @@ import msgspec
 from onbeat.core.runs.run import Failed, Outcome, Succeeded
 from onbeat.core.target import Target
 from onbeat.core.triggers.codec import check_names
-from onbeat.errors import InvalidSchedule, naming, shown
+from onbeat.errors import InvalidSchedule, in_field, quote_value
 from onbeat.ports.http import HttpResponse, SendRequest
 from onbeat.ports.store import Attempt
 
@@ -100,23 +100,25 @@ def _read(target: Target) -> tuple[str, str]:
     fields = target.fields.get("flock")
     if not isinstance(target.fields.get("public_only", False), bool):
         raise InvalidSchedule("public_only", "it is not a boolean", hint="true or false")
-    with naming("flock"):
+    with in_field("flock"):
         if not isinstance(fields, Mapping):
             hint = "{url: http://127.0.0.1:8344, agent: daily}"
-            raise InvalidSchedule("", f"{shown(fields)} is not a set of fields", hint=hint)
+            raise InvalidSchedule("", f"{quote_value(fields)} is not a set of fields", hint=hint)
         check_names(fields, {"url", "agent"})
         url, agent = (_text(name, fields.get(name)) for name in ("url", "agent"))
         if len(agent) > LONGEST_NAME or agent in {".", ".."}:
-            raise InvalidSchedule("agent", f"{shown(agent)} is not a name", hint="such as daily")
+            raise InvalidSchedule(
+                "agent", f"{quote_value(agent)} is not a name", hint="such as daily"
+            )
         if "?" in url or "#" in url:
             hint = "only the address of the server, such as http://127.0.0.1:8344"
-            raise InvalidSchedule("url", f"{shown(url)} has more than a path", hint=hint)
+            raise InvalidSchedule("url", f"{quote_value(url)} has more than a path", hint=hint)
         return url, agent
 
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip():
-        problem = "it is missing" if value in (None, "") else f"{shown(value)} is not a text"
+        problem = "it is missing" if value in (None, "") else f"{quote_value(value)} is not a text"
         example = {"url": "http://127.0.0.1:8344", "agent": "daily"}[name]
         raise InvalidSchedule(name, problem, hint=f"such as {example}")
     return value

@@ -49,7 +49,7 @@ class Offers:
 
     async def types(self) -> list[str]:
         """Return the types that programs have registered."""
-        return [row.name for row in await self._service.kept_all(TYPES)]
+        return [row.name for row in await self._service.list_documents(TYPES)]
 
     async def publish(
         self,
@@ -116,14 +116,16 @@ async def take(service: Service, artifact_id: str, offer: Offer) -> None:
 
 async def open_offers(service: Service) -> dict[str, Offer]:
     """Return the offers that no program has taken yet, oldest first."""
-    found = {row.name: msgspec.convert(row.body, Offer) for row in await service.kept_all(OFFER)}
+    found = {
+        row.name: msgspec.convert(row.body, Offer) for row in await service.list_documents(OFFER)
+    }
     return dict(sorted(found.items(), key=lambda each: each[1].at))
 
 
 async def forget_taken(service: Service) -> None:
     """Delete the results of offers that were taken long ago."""
     before = service.clock.now() - KEPT_FOR
-    for row in await service.kept_all(TAKEN):
+    for row in await service.list_documents(TAKEN):
         if row.updated_at < before:
             await service.forget(TAKEN, row.name)
 
@@ -141,6 +143,6 @@ def _check_may_publish(service: Service) -> None:
     if not service.caller.may("operate"):
         problem = f"this needs the scope operate, and {service.caller.name} has less"
         raise NotAllowed(problem, hint="a token with scope operate")
-    if service.caller.only_of is not None:
+    if service.caller.only_owner is not None:
         problem = f"{service.caller.name} is restricted to an owner, but artifacts are shared"
         raise NotAllowed(problem, hint="a token without an owner")

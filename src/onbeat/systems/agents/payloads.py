@@ -9,7 +9,7 @@ import re
 import msgspec
 from pydantic import BaseModel, ValidationError
 
-from onbeat.errors import shown
+from onbeat.errors import quote_value
 
 LONGEST = 1024 * 1024 - 16 * 1024  # bytes; the rest of a document is its envelope
 
@@ -48,7 +48,11 @@ def error_text(broken: Exception) -> str:
         return re.sub(r"\s+", " ", str(broken))
     first = broken.errors(include_url=False, include_context=False)[0]
     where = ".".join(map(str, first["loc"])) or "payload"
-    state = "is missing" if first["type"] == "missing" else f"has the value {shown(first['input'])}"
+    state = (
+        "is missing"
+        if first["type"] == "missing"
+        else f"has the value {quote_value(first['input'])}"
+    )
     return f"{where} {state}: {first['msg']}"
 
 

@@ -21,7 +21,7 @@ from onbeat.core.time.durations import parse_duration
 from onbeat.core.time.instants import parse_instant
 from onbeat.core.triggers.bounds import Bounded
 from onbeat.core.triggers.kinds import Every, Manual
-from onbeat.errors import InvalidSchedule, NoSuchSchedule, OnbeatError, shown
+from onbeat.errors import InvalidSchedule, NoSuchSchedule, OnbeatError, quote_value
 from onbeat.ports.rows import RunFilter, ScheduleFilter, ScheduleRow
 from onbeat.ports.store import Attempt, InitialPosition
 from onbeat.service.service import Service
@@ -102,7 +102,7 @@ class AgentSystem:
             if each.spec is not None and each.spec.interval is not None
         }
         if schedules:
-            await service.define(schedules, source=SOURCE, beginnings=positions)
+            await service.define(schedules, source=SOURCE, initial_positions=positions)
         await self.resume_timers(service)
         await self._warn_of_unknown_agents()
         await self._register_types()
@@ -247,13 +247,15 @@ class AgentSystem:
         """Publish an artifact from outside. The same `request_id` gives the same artifact."""
         if not isinstance(payload, BaseModel) or isinstance(payload, TimerTick):
             raise TypeError(
-                f"{shown(payload)} is not an artifact: use a pydantic model of your own"
+                f"{quote_value(payload)} is not an artifact: use a pydantic model of your own"
             )
         artifact_id = self._started_service.new_id()
         if request_id is not None:
             if not isinstance(request_id, str) or not 0 < len(request_id) <= LONGEST_REQUEST:
                 hint = f"1 to {LONGEST_REQUEST} characters"
-                raise ValueError(f"request_id must be a string, not {shown(request_id)} ({hint})")
+                raise ValueError(
+                    f"request_id must be a string, not {quote_value(request_id)} ({hint})"
+                )
             artifact_id = f"{EXTERNAL}:{request_id}"
             await self.blackboard.refresh()  # it may have been published by another process
         draft = self._draft(
@@ -460,7 +462,7 @@ async def _outputs(agent: AgentBuilder, ctx: AgentContext) -> list[BaseModel]:
         several = [] if returned is None else one
         if not isinstance(several, list | tuple):
             raise TypeError(
-                f"agent {agent.name!r} returned {shown(returned)} (a model, a list or None)"
+                f"agent {agent.name!r} returned {quote_value(returned)} (a model, a list or None)"
             )
         found += several
     return [_checked(agent, each) for each in found]
@@ -470,7 +472,7 @@ def _checked(agent: AgentBuilder, output: object) -> BaseModel:
     """Return an output of an engine, or refuse an undeclared one."""
     known = ", ".join(map(type_name, agent.outputs)) or "nothing"
     if not isinstance(output, BaseModel):
-        name, hint = shown(output), "a model"
+        name, hint = quote_value(output), "a model"
     elif type(output) not in agent.outputs:
         name = type_name(type(output))
         hint = f".publishes({name}) adds it"

@@ -87,7 +87,7 @@ class Cancellations:
 
     async def _pending(self) -> dict[str, PendingCancel]:
         found = dict(self._unsaved)
-        for row in await self._store.kept_all(TO_END):
+        for row in await self._store.list_documents(TO_END):
             with suppress(msgspec.ValidationError):
                 found[row.name] = msgspec.convert(row.body, PendingCancel)
         return found

@@ -9,11 +9,11 @@ from hashlib import sha256
 
 import msgspec
 
-from onbeat.core.policy import LONGEST_RETRY
+from onbeat.core.policy import MAX_RETRY_DELAYS
 from onbeat.core.schedule import ID, Schedule, read_schedule
 from onbeat.core.time.durations import parse_duration
 from onbeat.core.triggers.codec import KINDS, check_names
-from onbeat.errors import InvalidSchedule, naming, shown
+from onbeat.errors import InvalidSchedule, in_field, quote_value
 from onbeat.systems.field_names import renamed_errors
 
 TIMER_NAME = "Timer"
@@ -77,10 +77,10 @@ class TimerStatus(msgspec.Struct, frozen=True):
 
 def read_config(block: object) -> ScheduleConfig:
     """Return the config of a block, or refuse it, naming the invalid field."""
-    with naming("schedule"):
+    with in_field("schedule"):
         if not isinstance(block, Mapping):
             hint = 'cron: "0 9 * * MON-FRI"'
-            raise InvalidSchedule("", f"{shown(block)} is not a set of fields", hint=hint)
+            raise InvalidSchedule("", f"{quote_value(block)} is not a set of fields", hint=hint)
         for kind in sorted(KINDS.keys() - {"cron"}):
             if kind in block:
                 hint = 'cron: "*/15 * * * *" is every 15 minutes'
@@ -101,30 +101,32 @@ def _read(name: str, value: object) -> object:
     """Return the value of a field, or refuse it."""
     match name:
         case "cron" if not isinstance(value, str):
-            raise InvalidSchedule(name, f"{shown(value)} is not a text", hint='"0 9 * * MON-FRI"')
+            raise InvalidSchedule(
+                name, f"{quote_value(value)} is not a text", hint='"0 9 * * MON-FRI"'
+            )
         case "cron" if len(str(value).split()) != FIELDS and not str(value).startswith("@"):
             hint = "five: minute hour day month weekday"
             n = len(str(value).split())
-            problem = f"{n} field{'s' * (n != 1)} in {shown(value)}"
+            problem = f"{n} field{'s' * (n != 1)} in {quote_value(value)}"
             raise InvalidSchedule(name, problem, hint=hint)
         case "inputs" if not isinstance(value, Mapping):
             raise InvalidSchedule(
-                name, f"{shown(value)} is not a set of names", hint="{limit: 100}"
+                name, f"{quote_value(value)} is not a set of names", hint="{limit: 100}"
             )
         case "enabled" if not isinstance(value, bool):
-            problem = f"{shown(value)} is neither true nor false"
+            problem = f"{quote_value(value)} is neither true nor false"
             raise InvalidSchedule(name, problem, hint="true or false")
         case "timezone" if not isinstance(value, str):
             raise InvalidSchedule(
-                name, f"{shown(value)} is not a zone", hint="such as Europe/Berlin"
+                name, f"{quote_value(value)} is not a zone", hint="such as Europe/Berlin"
             )
-        case "retry_count" if type(value) is not int or not 0 <= value <= LONGEST_RETRY:
-            hint = f"0 to {LONGEST_RETRY}"
-            raise InvalidSchedule(name, f"{shown(value)} is not a valid number", hint=hint)
+        case "retry_count" if type(value) is not int or not 0 <= value <= MAX_RETRY_DELAYS:
+            hint = f"0 to {MAX_RETRY_DELAYS}"
+            raise InvalidSchedule(name, f"{quote_value(value)} is not a valid number", hint=hint)
         case "retry_delay":
             return _delay(value)
         case "entry_point" if not isinstance(value, str) or not ENTRY_POINT.fullmatch(value):
-            problem = f"{shown(value)} does not name a function"
+            problem = f"{quote_value(value)} does not name a function"
             raise InvalidSchedule(name, problem, hint="module:function")
         case _:
             return value
@@ -134,9 +136,9 @@ def _delay(value: object) -> int:
     if type(value) is int and 0 <= value <= 86_400 * 7:
         return value
     if isinstance(value, str):
-        with naming("retry_delay"):
+        with in_field("retry_delay"):
             return parse_duration(value).elapsed
-    problem = f"{shown(value)} is not a duration"
+    problem = f"{quote_value(value)} is not a duration"
     raise InvalidSchedule("retry_delay", problem, hint="seconds, or a string such as 5m")
 
 
@@ -176,5 +178,5 @@ def schedule_of(config: ScheduleConfig, *, url: str, key: str) -> Schedule:
         **POLICY,
         **retry,
     }
-    with naming("schedule"), renamed_errors(FIELD_NAMES):
+    with in_field("schedule"), renamed_errors(FIELD_NAMES):
         return read_schedule(schedule_id_of(key), fields)

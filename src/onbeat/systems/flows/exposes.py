@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from onbeat.core.schedule import Schedule
-from onbeat.errors import InvalidSchedule, naming, shown
+from onbeat.errors import InvalidSchedule, in_field, quote_value
 from onbeat.systems.flows.config import ScheduleConfig, read_config, schedule_key, schedule_of
 
 EXPOSE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
@@ -105,7 +105,9 @@ def _read_flow(name: str, n: int, flow: object, parse: Parse, found: FoundExpose
 def _scheduled(key: str, url: object, flow: object, parse: Parse) -> Scheduled | None:
     """Return a scheduled flow, or None if it has no schedule; refuse an invalid one."""
     if not isinstance(flow, Mapping):
-        raise InvalidSchedule("meta", f"{shown(flow)} is not a flow", hint="{url: ..., data: ...}")
+        raise InvalidSchedule(
+            "meta", f"{quote_value(flow)} is not a flow", hint="{url: ..., data: ...}"
+        )
     if not _is_on(flow):
         return None
     data = _data_of(flow, parse)
@@ -121,20 +123,20 @@ def _scheduled(key: str, url: object, flow: object, parse: Parse) -> Scheduled |
 
 def _flows_of(row: Row, parse: Parse) -> Sequence[object]:
     meta = row.get("meta")
-    with naming("meta"):
+    with in_field("meta"):
         if isinstance(meta, str):
             meta = parse(meta)
         if meta is None:
             return ()
         if not isinstance(meta, (list, tuple)):
-            problem = f"{shown(meta)} is not a list of flows"
+            problem = f"{quote_value(meta)} is not a list of flows"
             raise InvalidSchedule("", problem, hint="[{url: ..., data: ...}]")
         return meta
 
 
 def _data_of(flow: Row, parse: Parse) -> object:
     data = flow.get("data")
-    with naming("data"):
+    with in_field("data"):
         return parse(data) if isinstance(data, str) else data
 
 
@@ -146,7 +148,7 @@ def _is_on(fields: Row) -> bool:
     if isinstance(enabled, int) and enabled in (0, 1):
         return bool(enabled)
     hint = "true or false"
-    raise InvalidSchedule("enabled", f"{shown(enabled)} is neither true nor false", hint=hint)
+    raise InvalidSchedule("enabled", f"{quote_value(enabled)} is neither true nor false", hint=hint)
 
 
 def _unreadable(broken: Exception) -> InvalidSchedule:
@@ -157,4 +159,6 @@ def _unreadable(broken: Exception) -> InvalidSchedule:
 def _check_name(name: str) -> None:
     if not EXPOSE_NAME.fullmatch(name) or len(name) > LONGEST_NAME:
         hint = "lowercase letters, digits, _ and -, at most 100"
-        raise InvalidSchedule("name", f"{shown(name)} is not the name of an expose", hint=hint)
+        raise InvalidSchedule(
+            "name", f"{quote_value(name)} is not the name of an expose", hint=hint
+        )

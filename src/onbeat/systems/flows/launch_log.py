@@ -47,7 +47,9 @@ class LaunchLog:
             found = msgspec.convert(row.body, FlowLaunch)
         except msgspec.ValidationError:
             found = FlowLaunch("", 0)  # unreadable: in doubt
-        detached = attempt.may_run or attempt.is_to_end or found.attempt >= attempt.attempt
+        detached = (
+            attempt.may_run or attempt.is_cancel_requested or found.attempt >= attempt.attempt
+        )
         return found if detached else None
 
     async def save(self, attempt: Attempt, launch: FlowLaunch) -> None:

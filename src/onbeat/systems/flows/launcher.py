@@ -193,7 +193,7 @@ class FlowAttempt:
             await finish_despite_cancel(self._cancel_unread())
             raise
         except OnbeatError as broken:
-            if self._attempt.may_run or self._attempt.is_to_end:
+            if self._attempt.may_run or self._attempt.is_cancel_requested:
                 return Lost()  # it may be running: to be reattached
             return self._busy(str(broken), what="the store")
         try:
@@ -208,7 +208,7 @@ class FlowAttempt:
             return Failed(f"{type(broken).__name__}: {broken}: {BROKEN}", "lost", retryable=False)
 
     async def _outcome(self) -> Outcome:
-        is_to_cancel = self._attempt.is_to_end
+        is_to_cancel = self._attempt.is_cancel_requested
         if self._launch is None:
             if is_to_cancel:
                 return Canceled(CANCELED)

@@ -13,7 +13,7 @@ import msgspec
 
 from onbeat.core.runs.run import Status
 from onbeat.core.time.instants import rfc3339, rfc3339_ms
-from onbeat.errors import InvalidSchedule, NoSuchRun, NoSuchSchedule, NotAllowed, naming
+from onbeat.errors import InvalidSchedule, NoSuchRun, NoSuchSchedule, NotAllowed, in_field
 from onbeat.events import (
     Event,
     RunCanceled,
@@ -194,7 +194,7 @@ class FlowTimer:
                 )
         for schedule_id, scheduled in list(found.valid.items()):
             try:
-                with naming("schedule"), renamed_errors(FIELD_NAMES):
+                with in_field("schedule"), renamed_errors(FIELD_NAMES):
                     self._service.check(scheduled.schedule)
             except InvalidSchedule as refused:
                 del found.valid[schedule_id]
@@ -227,7 +227,7 @@ class FlowTimer:
 
     async def _forget_ended_launches(self) -> None:
         """Forget launches whose runs have ended."""
-        for row in await self._service.kept_all(LAUNCHES):
+        for row in await self._service.list_documents(LAUNCHES):
             has_ended = True
             with suppress(NoSuchRun):
                 has_ended = (await self._service.run(int(row.name))).finished_at is not None
@@ -306,12 +306,12 @@ class FlowTimer:
 
     async def status(self, service: Service) -> TimerStatus:
         """Return the status of the timer, as far as the caller may see it."""
-        sees_all = service.caller.only_of in (None, self._user)
+        sees_all = service.caller.only_owner in (None, self._user)
         return await status_of(service, own=self._service, sees_all=sees_all)
 
     async def schedules(self, service: Service) -> list[ScheduleStatus]:
         """Return the flows that the caller may see, by key, with the invalid ones."""
-        sees_all = service.caller.only_of in (None, self._user)
+        sees_all = service.caller.only_owner in (None, self._user)
         found = await schedules_of(service)
         invalid = self._invalid if sees_all else {}
         listed = [each for each in found if each.key not in invalid]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from onbeat.core.target import Target
 from onbeat.core.triggers.codec import check_names
-from onbeat.errors import InvalidSchedule, naming, shown
+from onbeat.errors import InvalidSchedule, in_field, quote_value
 from onbeat.files.secrets import check_inputs
 
 LONGEST_KEY = 500
@@ -30,15 +30,15 @@ def read_flow(target: Target) -> Flow:
     fields = target.fields.get("flow")
     if target.has_templates and "{{" in f"{fields}":
         raise InvalidSchedule("flow", "a flow has no templates", hint="its inputs may have some")
-    with naming("flow"):
+    with in_field("flow"):
         if not isinstance(fields, Mapping):
-            problem = f"{shown(fields)} is not a set of fields"
+            problem = f"{quote_value(fields)} is not a set of fields"
             raise InvalidSchedule("", problem, hint="{url: /-/127.0.0.1/8125/-/}")
         check_names(fields, {"url", "key"})
         key = fields.get("key", "")
         if not isinstance(key, str) or ("key" in fields and not 0 < len(key) <= LONGEST_KEY):
             raise InvalidSchedule(
-                "key", f"{shown(key)} is not a key", hint="such as reports/-/flow"
+                "key", f"{quote_value(key)} is not a key", hint="such as reports/-/flow"
             )
         return Flow(check_url(fields.get("url")), key)
 
@@ -47,7 +47,9 @@ def check_url(url: object) -> str:
     """Return the path of a flow on its panel, `/-/...`, or refuse it."""
     is_path = isinstance(url, str) and len(url) <= LONGEST_URL and PATH.fullmatch(url) is not None
     if not is_path or {".", ".."} & set(str(url).split("/")):
-        problem = "it is missing" if url is None else f"{shown(url)} is not the path of a flow"
+        problem = (
+            "it is missing" if url is None else f"{quote_value(url)} is not the path of a flow"
+        )
         raise InvalidSchedule("url", problem, hint="such as /-/127.0.0.1/8125/-/")
     return str(url)
 

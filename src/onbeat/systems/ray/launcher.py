@@ -94,7 +94,7 @@ class RayLauncher:
             on_ray = read_target(attempt.target)
         except InvalidSchedule as refused:  # defined by another version
             return Failed(str(refused), "invalid_target", retryable=False), ""
-        if attempt.is_to_end:
+        if attempt.is_cancel_requested:
             await finish_despite_cancel(self._end(attempt.key, grace=attempt.cancel_grace / 1000))
             return Canceled("canceled as requested"), ""
         spec = {"python": on_ray.python, "inputs": attempt.inputs}

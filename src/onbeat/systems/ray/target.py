@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from onbeat.core.target import Target
 from onbeat.core.triggers.codec import check_names
-from onbeat.errors import InvalidSchedule, naming, shown
+from onbeat.errors import InvalidSchedule, in_field, quote_value
 from onbeat.files.secrets import check_inputs, check_no_reference
 
 FIELDS = {"python", "inputs", "on", "resources", "runtime_env"}
@@ -33,13 +33,15 @@ def read_target(target: Target) -> OnRay:
     module, colon, path = python.partition(":") if isinstance(python, str) else ("", "", "")
     names = (*module.split("."), *path.split("."))
     if not (colon and all(name.isidentifier() for name in names)):
-        problem = f"{shown(python)} does not name a function that can be imported on a cluster"
+        problem = (
+            f"{quote_value(python)} does not name a function that can be imported on a cluster"
+        )
         raise InvalidSchedule("python", problem, hint="module:function")
     check_inputs(target.inputs)
-    with naming("resources"):
+    with in_field("resources"):
         options = _read_resources(fields.get("resources"))
     if fields.get("runtime_env") is not None:
-        with naming("runtime_env"):
+        with in_field("runtime_env"):
             options["runtime_env"] = _read_environment(fields["runtime_env"])
     return OnRay(str(python), options)
 
@@ -49,7 +51,7 @@ def _read_resources(resources: object) -> dict[str, object]:
         return {"num_cpus": DEFAULT_CPUS}
     if not isinstance(resources, Mapping) or not all(isinstance(name, str) for name in resources):
         hint = "{cpus: 2, gpus: 0.5, memory: 2GiB}, and resource names of your cluster"
-        raise InvalidSchedule("", f"{shown(resources)} is not a set of resources", hint=hint)
+        raise InvalidSchedule("", f"{quote_value(resources)} is not a set of resources", hint=hint)
     found: dict[str, object] = {"num_cpus": DEFAULT_CPUS}
     named: dict[str, float] = {}
     for name, value in resources.items():
@@ -67,9 +69,11 @@ def _read_resources(resources: object) -> dict[str, object]:
 
 def _read_number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MOST:
-        raise InvalidSchedule(name, f"{shown(value)} is not a number", hint="such as 1 or 0.5")
+        raise InvalidSchedule(
+            name, f"{quote_value(value)} is not a number", hint="such as 1 or 0.5"
+        )
     if value > 1 and value != int(value):
-        problem = f"{shown(value)} is neither a whole number nor below 1"
+        problem = f"{quote_value(value)} is neither a whole number nor below 1"
         raise InvalidSchedule(name, problem, hint="such as 2 or 0.5")
     return value
 
@@ -80,7 +84,7 @@ def _read_size(value: object) -> int:
     match = SIZE.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise InvalidSchedule(
-            "memory", f"{shown(value)} is not a size", hint="such as 512MiB or 2GiB"
+            "memory", f"{quote_value(value)} is not a size", hint="such as 512MiB or 2GiB"
         )
     return int(float(match[1]) * UNITS[match[2]])
 
@@ -89,7 +93,7 @@ def _read_environment(environment: object) -> Mapping[str, object]:
     """Return a runtime environment of Ray; only what is checked here is refused."""
     if not isinstance(environment, Mapping):
         hint = "{env_vars: {NAME: value}, pip: [...]}, as documented by Ray"
-        raise InvalidSchedule("", f"{shown(environment)} is not an environment", hint=hint)
+        raise InvalidSchedule("", f"{quote_value(environment)} is not an environment", hint=hint)
     variables = environment.get("env_vars", {})
     if not isinstance(variables, Mapping) or not all(
         isinstance(value, str) for value in variables.values()

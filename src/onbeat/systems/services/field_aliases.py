@@ -6,7 +6,7 @@ Errors use the spelling of the file.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from onbeat.errors import InvalidSchedule, meant, shown
+from onbeat.errors import InvalidSchedule, did_you_mean, quote_value
 
 PREFIXES = ("supervisor_", "elinit_")  # of variables that apply to all timers
 OLD_NAMES = {
@@ -42,7 +42,7 @@ class AliasedFields:
 
     def meant(self, unknown: str, known: Iterable[str]) -> str:
         """Return a hint for an unknown field, in the spelling of the fields beside it."""
-        return meant(unknown, [self.name(name) for name in known])
+        return did_you_mean(unknown, [self.name(name) for name in known])
 
 
 def read_aliases(source: Mapping[str, object], *, is_top_level: bool = False) -> AliasedFields:
@@ -51,12 +51,12 @@ def read_aliases(source: Mapping[str, object], *, is_top_level: bool = False) ->
     names: dict[str, str] = {}
     for name, value in source.items():
         if not isinstance(name, str):
-            raise InvalidSchedule("", f"{shown(name)} is not a field name", hint="a string")
+            raise InvalidSchedule("", f"{quote_value(name)} is not a field name", hint="a string")
         canonical = name.removeprefix(":").replace("-", "_")
         if is_top_level:
             canonical = _without_prefix(canonical)
         if canonical in fields:
-            problem = f"{shown(names[canonical])} and {shown(name)} are the same"
+            problem = f"{quote_value(names[canonical])} and {quote_value(name)} are the same"
             raise InvalidSchedule("", problem, hint="one of them")
         fields[canonical], names[canonical] = value, name
     return AliasedFields(fields, names)
@@ -67,7 +67,7 @@ def check_known(source: AliasedFields, known: Iterable[str]) -> None:
     known = list(known)
     unknown = source.unknown(known)
     if unknown is not None:
-        raise InvalidSchedule(unknown, "no field has this name", hint=meant(unknown, known))
+        raise InvalidSchedule(unknown, "no field has this name", hint=did_you_mean(unknown, known))
 
 
 def _without_prefix(name: str) -> str:

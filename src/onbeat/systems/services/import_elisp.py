@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
-from onbeat.errors import InvalidFile, InvalidSchedule, Mistake, shown
+from onbeat.errors import InvalidFile, InvalidSchedule, Mistake, quote_value
 from onbeat.systems.services.field_aliases import OLD_NAMES, PREFIXES
 from onbeat.systems.services.lisp import LispNode, read_lisp
 from onbeat.systems.services.state import TimerHistory, write_state
@@ -178,7 +178,7 @@ class _Translation:
                 yield fields
             else:
                 reason = "duplicate timer ID" if name in seen else found.invalid[name]
-                self._left_out.append(Mistake(line, f"timer {shown(name)}", reason))
+                self._left_out.append(Mistake(line, f"timer {quote_value(name)}", reason))
             seen.add(name)
 
     # -- variables
@@ -248,7 +248,7 @@ class _Translation:
     def _read_program(self, node: LispNode) -> None:
         if node.kind == "string":
             raise _NotDataError(
-                node, f"{shown(node.value)} is a simple service; only oneshots are translated"
+                node, f"{quote_value(node.value)} is a simple service; only oneshots are translated"
             )
         if node.kind != "list" or not node.items:
             raise _NotDataError(node, "not a service")
@@ -272,10 +272,12 @@ class _Translation:
         if kind is None or not kind.is_symbol("oneshot"):
             name_of_kind = "simple" if kind is None else kind.value
             raise _NotDataError(
-                node, f"service {shown(name)} is {name_of_kind}; timers start oneshots only"
+                node, f"service {quote_value(name)} is {name_of_kind}; timers start oneshots only"
             )
         if name in self._services:
-            raise _NotDataError(node, f"service {shown(name)} appears twice; the first one is used")
+            raise _NotDataError(
+                node, f"service {quote_value(name)} appears twice; the first one is used"
+            )
         found: dict[str, object] = {"argv": argv}
         if not _is_nil(fields.get(":working-directory")):
             found["cwd"] = _text(fields[":working-directory"])
@@ -295,7 +297,7 @@ class _Translation:
         for key in fields.keys() - SERVICE_KEYS:
             line = fields[key].line
             self._left_out.append(
-                Mistake(line, f"service {shown(name)}", f"{key} is not translated")
+                Mistake(line, f"service {quote_value(name)}", f"{key} is not translated")
             )
 
     # -- timers
@@ -330,7 +332,7 @@ def split_command(text: str, node: LispNode) -> list[str]:
         found += text[at:begin].split()
         quoted = QUOTED.match(text, begin)
         if quoted is None:
-            raise _NotDataError(node, f"{shown(text)} has an unclosed quote")
+            raise _NotDataError(node, f"{quote_value(text)} has an unclosed quote")
         try:
             (word,) = read_lisp(quoted[0], "")
         except InvalidFile as refused:
@@ -394,7 +396,7 @@ def _plist(node: LispNode, items: Sequence[LispNode]) -> dict[str, LispNode]:
             raise _NotDataError(key, f"{key.value} appears twice")
         found[str(key.value)] = _unquoted(value)
     if len(items) % 2:
-        raise _NotDataError(items[-1], f"{shown(items[-1].value)} has no value")
+        raise _NotDataError(items[-1], f"{quote_value(items[-1].value)} has no value")
     return found
 
 
@@ -475,4 +477,4 @@ def _environment(node: LispNode) -> dict[str, str]:
 def _format(node: LispNode) -> str:
     if node.kind == "list":
         return f"({node.head} ...)" if node.head else "(...)"
-    return shown(node.value) if node.kind == "string" else str(node.value)
+    return quote_value(node.value) if node.kind == "string" else str(node.value)

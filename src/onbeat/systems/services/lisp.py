@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from onbeat.errors import InvalidFile, Mistake, shown
+from onbeat.errors import InvalidFile, Mistake, quote_value
 
 LONGEST = 2**20  # characters of a file
 DEEPEST = 100  # lists in lists
@@ -109,7 +109,7 @@ class _LispReader:
         if first == '"':
             return self._string(line)
         if first in ")]":
-            raise self._refused(f"unmatched {shown(first)}", "remove it")
+            raise self._refused(f"unmatched {quote_value(first)}", "remove it")
         if first in "?#":
             return self._other(line, depth)
         return self._atom(line)
@@ -120,7 +120,7 @@ class _LispReader:
         tail: LispNode | None = None
         while (first := self._next()) != end:
             if first is None:
-                raise self._refused(f"the list of line {line} is not closed", shown(end))
+                raise self._refused(f"the list of line {line} is not closed", quote_value(end))
             found = self._node(depth + 1)
             if found.is_symbol(".") and items and end == ")":
                 tail = self._node(depth + 1)
@@ -165,12 +165,12 @@ class _LispReader:
             code = int(escape, 8)
         elif escape[0] in "CMSAH^N":  # control and meta characters, and names
             raise self._refused(
-                f"the escape {shown(chr(92) + escape[:1])} is not supported", "plain text"
+                f"the escape {quote_value(chr(92) + escape[:1])} is not supported", "plain text"
             )
         if code == -1:
             return escape
         if code > 0x10FFFF or 0xD800 <= code < 0xE000 or code == 0:
-            raise self._refused(f"{shown(escape)} is not a character", "a Unicode character")
+            raise self._refused(f"{quote_value(escape)} is not a character", "a Unicode character")
         return chr(code)
 
     def _other(self, line: int, depth: int) -> LispNode:
@@ -192,7 +192,7 @@ class _LispReader:
     def _atom(self, line: int) -> LispNode:
         found = ATOM.match(self._text, self._at)
         if found is None:
-            character = shown(self._text[self._at : self._at + 1])
+            character = quote_value(self._text[self._at : self._at + 1])
             raise self._refused(f"{character} is not supported", "Lisp data")
         self._move(found.end())
         text = found[0]
@@ -200,7 +200,7 @@ class _LispReader:
             is_whole = re.fullmatch(r"[+-]?[0-9]+\.?", text) is not None
             if len(text) > 30:
                 raise self._refused(
-                    f"{shown(text)} is a number with too many digits", "a shorter one"
+                    f"{quote_value(text)} is a number with too many digits", "a shorter one"
                 )
             return LispNode(line, "number", int(text.rstrip(".")) if is_whole else float(text))
         return LispNode(line, "symbol", re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL))

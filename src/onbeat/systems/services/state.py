@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from onbeat.core.time.instants import parse_instant_ms, rfc3339_ms
-from onbeat.errors import InvalidSchedule, shown
+from onbeat.errors import InvalidSchedule, quote_value
 from onbeat.files.atomic import replace_file
 from onbeat.files.regular import read_regular
 from onbeat.ports.store import InitialPosition
@@ -168,7 +168,7 @@ def read_state(content: bytes, wrong: list[str] | None = None) -> dict[str, Time
         if isinstance(entry, dict):
             found[name] = _read_history(entry)
         elif wrong is not None:
-            wrong.append(f"timers.{name}: {shown(entry)} is not a set of fields; ignored")
+            wrong.append(f"timers.{name}: {quote_value(entry)} is not a set of fields; ignored")
     return found
 
 

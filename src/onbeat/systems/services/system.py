@@ -11,7 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from onbeat.errors import InvalidFile, InvalidSchedule, Mistake, NoSuchSchedule, naming, shown
+from onbeat.errors import (
+    InvalidFile,
+    InvalidSchedule,
+    Mistake,
+    NoSuchSchedule,
+    in_field,
+    quote_value,
+)
 from onbeat.events import Event
 from onbeat.ports.rows import ScheduleFilter, ScheduleRow
 from onbeat.ports.store import InitialPosition
@@ -219,7 +226,9 @@ class TimerSystem:
         }
         schedules = [timer.schedule for timer in timers.valid.values()]
         removed = stored.keys() - timers.valid.keys()
-        await self._service.define(schedules, source=SOURCE, remove=removed, beginnings=positions)
+        await self._service.define(
+            schedules, source=SOURCE, remove=removed, initial_positions=positions
+        )
         if self._has_started:  # at the start their number is logged
             self._log_invalid(timers)
         self._timers, self._foreign_ids = timers, foreign_ids
@@ -280,7 +289,7 @@ class TimerSystem:
             }
             schedules = [timers[each].schedule for each in positions]
             if schedules:
-                await self._service.define(schedules, source=SOURCE, beginnings=positions)
+                await self._service.define(schedules, source=SOURCE, initial_positions=positions)
 
     def _may_follow(self, timer: ServiceTimer, row: ScheduleRow) -> bool:
         return timer.follows_success and timer.may_start and self._has_just_succeeded(row)
@@ -298,11 +307,11 @@ class TimerSystem:
         existing = await self._service.schedules(ScheduleFilter(ids=list(valid)))
         foreign_ids = {row.schedule_id for row in existing if row.source != SOURCE}
         for timer_id in foreign_ids:
-            invalid[timer_id] = f"{shown(timer_id)} is the id of another schedule"
+            invalid[timer_id] = f"{quote_value(timer_id)} is the id of another schedule"
             del valid[timer_id]
         for timer_id, timer in list(valid.items()):
             try:
-                with naming(f"services.{timer.target}"), renamed_errors(FIELD_NAMES):
+                with in_field(f"services.{timer.target}"), renamed_errors(FIELD_NAMES):
                     self._service.check(timer.schedule)
             except InvalidSchedule as refused:
                 invalid[timer_id] = str(refused)
@@ -328,7 +337,7 @@ class TimerSystem:
     # -- switches and history
 
     async def _switches(self) -> dict[str, bool]:
-        rows = await self._service.kept_all(SWITCHED)
+        rows = await self._service.list_documents(SWITCHED)
         return {row.name: row.body for row in rows if isinstance(row.body, bool)}
 
     async def _forget_unknown(

@@ -24,7 +24,7 @@ from onbeat.core.time.cron import MONTH_NAMES, WEEKDAY_NAMES
 from onbeat.core.time.zones import zone
 from onbeat.core.triggers.base import Trigger
 from onbeat.core.triggers.codec import decode
-from onbeat.errors import InvalidSchedule, naming, shown
+from onbeat.errors import InvalidSchedule, in_field, quote_value
 from onbeat.ports.rows import ScheduleRow
 from onbeat.systems.field_names import renamed_errors
 from onbeat.systems.services.field_aliases import AliasedFields, check_known, read_aliases
@@ -89,7 +89,7 @@ class Services:
         """`timezone` is the default zone."""
         if not isinstance(document, Mapping):
             hint = "fields by name: services, timers, timers_enabled"
-            raise InvalidSchedule("", f"{shown(document)} is not a set of fields", hint=hint)
+            raise InvalidSchedule("", f"{quote_value(document)} is not a set of fields", hint=hint)
         self._fields = read_aliases(document, is_top_level=True)
         check_known(self._fields, TOP_LEVEL_FIELDS)
         self._timezone = timezone
@@ -105,7 +105,7 @@ class Services:
             listed = []
         if not isinstance(listed, (list, tuple)):
             hint = "[{id: nightly, target: backup, on_calendar: {hour: 3, minute: 0}}]"
-            problem = f"{shown(listed)} is not a list"
+            problem = f"{quote_value(listed)} is not a list"
             raise InvalidSchedule(self._fields.name("timers"), problem, hint=hint)
         reader = _ServicesReader(
             self._services(), self._fields.name("services"), *self._common_policy(), switched
@@ -128,14 +128,14 @@ class Services:
     def _flag(self, name: str, *, default: bool) -> bool:
         value = self._fields.fields.get(name, default)
         if not isinstance(value, bool):
-            problem = f"{shown(value)} is neither true nor false"
+            problem = f"{quote_value(value)} is neither true nor false"
             raise InvalidSchedule(self._fields.name(name), problem, hint="true or false")
         return value
 
     def _state_file(self) -> str | None:
         found = self._fields.fields.get("state_file", STATE_FILE)
         if found is not None and (not isinstance(found, str) or not found or "\0" in found):
-            problem = f"{shown(found)} is not a file name"
+            problem = f"{quote_value(found)} is not a file name"
             raise InvalidSchedule(self._fields.name("state_file"), problem, hint=STATE_FILE)
         return found
 
@@ -147,15 +147,15 @@ class Services:
             for place, each in enumerate(found):
                 own = _name_of(each)
                 if own is None or own in by_name:
-                    problem = f"{shown(own)} appears twice" if own else "it has no id"
+                    problem = f"{quote_value(own)} appears twice" if own else "it has no id"
                     raise InvalidSchedule(f"{name}[{place}]", problem, hint="a unique id")
-                with naming(f"{name}[{place}]"):
+                with in_field(f"{name}[{place}]"):
                     read_aliases(each)
                 by_name[own] = {key: each[key] for key in each if key not in IDS}
             return by_name
         if not isinstance(found, Mapping):
             hint = "{backup: {argv: [./backup.sh]}}"
-            raise InvalidSchedule(name, f"{shown(found)} is not a set of services", hint=hint)
+            raise InvalidSchedule(name, f"{quote_value(found)} is not a set of services", hint=hint)
         return found
 
     def _common_policy(self) -> tuple[dict[str, object], str]:
@@ -163,7 +163,7 @@ class Services:
         entry = self._fields
         retry, window = entry.fields.get("retry", RETRY), entry.fields.get("catchup_window")
         if not isinstance(retry, (list, tuple)):
-            problem = f"{shown(retry)} is not a list of delays"
+            problem = f"{quote_value(retry)} is not a list of delays"
             raise InvalidSchedule(entry.name("retry"), problem, hint="[30s, 2m, 10m]")
         found: dict[str, object] = {
             "retry": {"delays": [_length(each) for each in retry], "on": list(RETRY_ON)},
@@ -189,7 +189,7 @@ class _ServicesReader:
     def read(self, raw: object) -> ServiceTimer:
         """Return a timer, or refuse it with the reason."""
         if not isinstance(raw, Mapping):
-            raise _wrong(f"{shown(raw)} is not a set of fields")
+            raise _wrong(f"{quote_value(raw)} is not a set of fields")
         entry = _without_null_triggers(read_aliases(raw))
         unknown = entry.unknown(TIMER_FIELDS)
         if unknown is not None:
@@ -198,7 +198,7 @@ class _ServicesReader:
         is_enabled, is_persistent = (_flag(entry, name) for name in ("enabled", "persistent"))
         trigger = self._trigger(entry)
         if target not in self.services:
-            raise _wrong(f"{entry.name('target')} {shown(target)} not found in {self.place}")
+            raise _wrong(f"{entry.name('target')} {quote_value(target)} not found in {self.place}")
         runs, timeout = self._service(entry, target)
         is_on = self.switched.get(timer_id, is_enabled)
         late = {"catchup": "once"} if is_persistent else {"catchup": "none", "grace": GRACE}
@@ -213,17 +213,17 @@ class _ServicesReader:
     def _service(self, timer: AliasedFields, name: str) -> tuple[Target, Fields]:
         """Return the target of a service, and its timeout."""
         raw = self.services[name]
-        with naming(f"{self.place}.{name}"):
+        with in_field(f"{self.place}.{name}"):
             if not isinstance(raw, Mapping):
                 hint = "{argv: [./backup.sh]}"
-                raise InvalidSchedule("", f"{shown(raw)} is not a service", hint=hint)
+                raise InvalidSchedule("", f"{quote_value(raw)} is not a service", hint=hint)
             entry = read_aliases(raw)
             check_known(entry, SERVICE_FIELDS)
         kind = entry.fields.get("type", "oneshot")
         if kind != "oneshot":
-            problem = f"{timer.name('target')} {shown(name)} is not a oneshot service"
-            raise _wrong(f"{problem} (its {entry.name('type')} is {shown(kind)})")
-        with naming(f"{self.place}.{name}"), renamed_errors({"command": entry.name("argv")}):
+            problem = f"{timer.name('target')} {quote_value(name)} is not a oneshot service"
+            raise _wrong(f"{problem} (its {entry.name('type')} is {quote_value(kind)})")
+        with in_field(f"{self.place}.{name}"), renamed_errors({"command": entry.name("argv")}):
             fields = entry.fields
             own = {each: fields[each] for each in ("cwd", "env") if each in fields}
             own["enabled"] = _flag(entry, "enabled")
@@ -255,9 +255,8 @@ def _calendar(timer: AliasedFields, raw: object) -> dict[str, object]:
     name = timer.name("on_calendar")
     if not isinstance(raw, Mapping):
         reason = f"{name} must be a set of fields, or a list of them"
-        no_cron = (
-            f"{shown(raw)} is a string; cron expressions are not supported ({{hour: 3, minute: 0}})"
-        )
+        text = quote_value(raw)
+        no_cron = f"{text} is a string; cron expressions are not supported ({{hour: 3, minute: 0}})"
         raise _wrong(f"{reason}: {no_cron}" if isinstance(raw, str) else reason)
     entry = read_aliases(raw)
     unknown = entry.unknown(CALENDAR)
@@ -279,7 +278,7 @@ def _problem_of(field: str, values: Sequence[object]) -> str | None:
     for each in values:
         if type(each) is not int and not (isinstance(each, str) and each.upper() in names):
             hint = f" (names such as {names[1].upper()} are valid)" if names else ""
-            return f"{NO_VALUES}: {shown(each)} is invalid{hint}"
+            return f"{NO_VALUES}: {quote_value(each)} is invalid{hint}"
     if not values:
         return NO_VALUES
     if all(low <= each <= high for each in values if isinstance(each, int)):
@@ -349,7 +348,9 @@ def _text(entry: AliasedFields, name: str) -> str:
 def _flag(entry: AliasedFields, name: str) -> bool:
     value = entry.fields.get(name, True)
     if not isinstance(value, bool):
-        raise _wrong(f"{entry.name(name)} must be a boolean: {shown(value)} is not (true or false)")
+        raise _wrong(
+            f"{entry.name(name)} must be a boolean: {quote_value(value)} is not (true or false)"
+        )
     return value
 
 
@@ -360,8 +361,8 @@ def _seconds(entry: AliasedFields, name: str) -> str:
         return f"{ceil(value)}s"
     problem = f"{entry.name(name)} must be a positive number"
     if isinstance(value, (int, float)) and value > LONGEST:
-        raise _wrong(f"{problem}: {shown(value)} is too long (at most {LONGEST})")
-    raise _wrong(f"{problem}: {shown(value)} is not (seconds, without a unit, such as 300)")
+        raise _wrong(f"{problem}: {quote_value(value)} is too long (at most {LONGEST})")
+    raise _wrong(f"{problem}: {quote_value(value)} is not (seconds, without a unit, such as 300)")
 
 
 def _length(value: object) -> object:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from onbeat.core.target import json_can_say
+from onbeat.core.target import is_json_value
 from onbeat.errors import InvalidSchedule
 from onbeat.ports.rows import BROKEN
 from onbeat.service.service import Service
@@ -56,7 +56,7 @@ class BrokenFiles:
 
     async def all(self) -> dict[str, Unscheduled]:
         """Return all records, by slug."""
-        rows = await self._service.kept_all(BROKEN)
+        rows = await self._service.list_documents(BROKEN)
         found = {row.name: _read(row.body) for row in rows}
         return {slug: each for slug, each in found.items() if each is not None}
 
@@ -91,7 +91,7 @@ def unscheduled(files: Files, slug: str, why: Corrupt) -> Unscheduled:
 
 
 def _is_storable(value: object) -> bool:
-    return json_can_say(value, DEEPEST) and len(msgspec.json.encode(value)) <= LONGEST_FIELD
+    return is_json_value(value, DEEPEST) and len(msgspec.json.encode(value)) <= LONGEST_FIELD
 
 
 def broken_in(folder: Path, defaults: PromptDefaults, *, now: int) -> dict[str, str]:

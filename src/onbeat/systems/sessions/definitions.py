@@ -19,7 +19,7 @@ import msgspec
 
 from onbeat.core.explain.preview import shortest_gap
 from onbeat.core.schedule import Schedule, read_schedule
-from onbeat.core.target import json_can_say
+from onbeat.core.target import is_json_value
 from onbeat.core.time.durations import parse_duration
 from onbeat.core.time.instants import parse_instant, rfc3339
 from onbeat.core.triggers.codec import decode, encode
@@ -91,7 +91,7 @@ def read_definition(
     `begins_at` is the second from which the ticks of an interval are counted.
     """
     check_slug(slug)
-    if not json_can_say(definition, DEEPEST):
+    if not is_json_value(definition, DEEPEST):
         hint = f"numbers of 64 bits, and {DEEPEST} levels at most"
         problem = "the definition contains a number that is too large, or is nested too deeply"
         raise PromptRefused(400, problem, hint=hint)

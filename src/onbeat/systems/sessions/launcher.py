@@ -22,7 +22,7 @@ from onbeat.core.runs.run import Accepted, Busy, Canceled, Failed, Lost, Outcome
 from onbeat.core.target import Target
 from onbeat.engine.concurrency import finish_despite_cancel
 from onbeat.errors import InvalidSchedule, OnbeatError
-from onbeat.ports.http import NO_HEADERS, Callback, HttpResponse, SendRequest
+from onbeat.ports.http import NO_HEADERS, CallbackHeaders, HttpResponse, SendRequest
 from onbeat.ports.store import Attempt, Store
 from onbeat.systems.sessions.chat_server import ChatServer
 from onbeat.systems.sessions.session_registry import ChatSession, SentPrompt, SessionRegistry
@@ -62,7 +62,7 @@ class SessionLauncher:
         cwd: str = "",
         busy_delay: int = 3_600_000,
         most: int = 100,
-        callback: Callback | None = None,
+        callback: CallbackHeaders | None = None,
         public_only: bool = False,
     ) -> None:
         self._check_url, self._url, self._ask, self._store = check_url, url, ask, store
@@ -146,11 +146,11 @@ class SessionLauncher:
     async def _launch(self, attempt: Attempt, lines: list[str]) -> Outcome:
         """Send the prompt to the session of the schedule, or to a new one."""
         prompt, registry = read_prompt(attempt.target), self._registry
-        if attempt.may_run or attempt.is_to_end:
+        if attempt.may_run or attempt.is_cancel_requested:
             sent = await registry.sent_prompt(attempt)
             if sent is not None:
                 return await self._reattach(sent, prompt, attempt, lines)
-            if attempt.is_to_end:
+            if attempt.is_cancel_requested:
                 return Canceled("it was not sent")
         url = (prompt.url or self._url).rstrip("/")
         if not url:
@@ -281,7 +281,7 @@ class SessionLauncher:
         if not sent.is_taken:
             return Failed(LOST, "lost", retryable=False)
         lines.append(f"reattached: session {sent.session.session_id}")
-        if attempt.is_to_end:
+        if attempt.is_cancel_requested:
             return Canceled(await self._stop(sent.session, lines))
         if prompt.feedback:
             return Accepted(sent.session.session_id)

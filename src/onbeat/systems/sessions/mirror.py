@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from onbeat.core.runs.run import StartedBy
 from onbeat.core.schedule import from_definition
 from onbeat.core.time.instants import parse_instant_ms, rfc3339_ms
-from onbeat.errors import InvalidSchedule, NotAllowed, OnbeatError, shown
+from onbeat.errors import InvalidSchedule, NotAllowed, OnbeatError, quote_value
 from onbeat.ports.rows import DocumentRow, RunFilter, ScheduleFilter, ScheduleRow
 from onbeat.service.service import Service
 from onbeat.systems.sessions.broken_files import BrokenFiles
@@ -122,7 +122,7 @@ class FileMirror:
         rows = {
             row.schedule_id: row for row in await self._service.schedules(ScheduleFilter(SOURCE))
         }
-        records = {row.name: row for row in await self._service.kept_all(KIND)}
+        records = {row.name: row for row in await self._service.list_documents(KIND)}
         self.slugs = set(rows)
         slugs = sorted({*rows, *records, *stamps, *self.corrupt})
         unsettled = set(slugs) - set(rows) | set(self.corrupt)
@@ -399,7 +399,7 @@ class FileMirror:
         first = max(due_at, now) // 1000
         schedule = read_definition(slug, definition, self._defaults, begins_at=first, now=now)
         positions = {slug: initial_position(last_run, paused=not enabled)}
-        await self._service.define([schedule], source=SOURCE, beginnings=positions)
+        await self._service.define([schedule], source=SOURCE, initial_positions=positions)
         row = await self._service.schedule(slug)
         record, persists = SlugRecord(definition), is_persistent(definition)
         if last_run is not None:
@@ -559,14 +559,14 @@ class FileMirror:
         for name in await asyncio.to_thread(self._files.misnamed):
             if name not in self._warned_names:
                 self._warned_names[name] = ""
-                log.warning("[SCHEDULER] %s is ignored: not a slug (%s)", shown(name), SLUGS)
+                log.warning("[SCHEDULER] %s is ignored: not a slug (%s)", quote_value(name), SLUGS)
 
     def _warn_of_other_name(self, slug: str, definition: Fields) -> None:
         """Log once a definition whose `slug` differs from the name of its folder."""
         name = definition.get("slug", slug)
         if name != slug and self._warned_names.get(slug) != name:
             message = "[SCHEDULER] %s: its definition has the slug %s; the folder's name is used"
-            log.warning(message, slug, shown(name))
+            log.warning(message, slug, quote_value(name))
         self._warned_names[slug] = name
 
     def _why_too_often(self, row: ScheduleRow) -> str | None:

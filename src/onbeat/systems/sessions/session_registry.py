@@ -105,7 +105,7 @@ class SessionRegistry:
 
     async def all(self) -> list[ChatSession]:
         """Return all sessions, least recently used first."""
-        rows = await self._store.kept_all(MADE)
+        rows = await self._store.list_documents(MADE)
         found = [session for row in rows if (session := _read_session(row.body)) is not None]
         return sorted(found, key=lambda session: (session.used_at, session.run_id))
 
@@ -157,7 +157,7 @@ class SessionRegistry:
         """
         ended: list[tuple[str, SentPrompt | None]] = []
         busy: set[str] = set()
-        for row in await self._store.kept_all(SENT):
+        for row in await self._store.list_documents(SENT):
             run = await self._store.run(int(row.name)) if row.name.isdecimal() else None
             try:
                 sent = msgspec.convert(row.body, SentPrompt)

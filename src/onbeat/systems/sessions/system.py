@@ -17,8 +17,8 @@ from onbeat.core.runs.run import Status
 from onbeat.core.time.instants import rfc3339_ms
 from onbeat.errors import InvalidSettings, NotAllowed
 from onbeat.events import (
-    DocumentForgotten,
-    DocumentKept,
+    DocumentDeleted,
+    DocumentStored,
     Event,
     RunCanceled,
     RunFailed,
@@ -148,7 +148,7 @@ class Sessions:
                     slugs.add(event.schedule_id)
                 case SchedulePaused():
                     slugs.add(event.schedule_id)
-                case DocumentKept() | DocumentForgotten() if event.kind == SESSION:
+                case DocumentStored() | DocumentDeleted() if event.kind == SESSION:
                     slugs.add(event.document)
                 case _:
                     pass
@@ -176,7 +176,7 @@ class Sessions:
     async def items(self, service: Service) -> list[PromptFields]:
         """Return all prompts that the caller may see, by slug."""
         found = [await self._item(row) for row in await service.schedules(ScheduleFilter(SOURCE))]
-        if service.caller.only_of is None:
+        if service.caller.only_owner is None:
             scheduled = {item.slug for item in found}
             broken = await self._mirror.broken.all()
             found += [_broken(slug, why) for slug, why in broken.items() if slug not in scheduled]
@@ -187,7 +187,7 @@ class Sessions:
         row = await self._find(service, check_slug(slug))
         if row is not None:
             return await self._item(row)
-        is_for_all = service.caller.only_of is None  # broken files have no owner
+        is_for_all = service.caller.only_owner is None  # broken files have no owner
         broken = await self._mirror.broken.one(slug) if is_for_all else None
         if broken is None:
             raise _not_found(slug)
@@ -202,7 +202,7 @@ class Sessions:
             if row is None and (other := await service.find(slug)) is not None:
                 owner = f"it is defined by {other.source or 'other means'}"
                 raise PromptRefused(409, f"Schedule exists elsewhere: {slug}", hint=owner)
-            is_own = row is not None or service.caller.only_of is None
+            is_own = row is not None or service.caller.only_owner is None
             if not is_own and await self._mirror.broken.one(slug) is not None:
                 # A file that cannot be used has no owner, like a file that `delete` leaves.
                 raise NotAllowed(f"{slug} is another owner's", hint="choose another slug")
@@ -251,7 +251,7 @@ class Sessions:
             if exists:
                 await service.delete(slug)
             # A folder without a schedule has no owner.
-            is_left = service.caller.only_of is None and await self._service.find(slug) is None
+            is_left = service.caller.only_owner is None and await self._service.find(slug) is None
             if exists or is_left:
                 await self._mirror.drop(slug)
         return {"success": True}
@@ -307,7 +307,7 @@ class Sessions:
             [schedule],
             source=SOURCE,
             user_id=row.user_id if row is not None else "",
-            beginnings={slug: InitialPosition(paused=not enabled)},
+            initial_positions={slug: InitialPosition(paused=not enabled)},
             expected={slug: None} if row is None else {},
         )
         found = await service.schedule(slug)
@@ -362,7 +362,7 @@ class Sessions:
         last_run: str,
     ) -> None:
         """Refuse a slug with a corrupt file, with these texts; empty: that file does not matter."""
-        if row is None and service.caller.only_of is not None:
+        if row is None and service.caller.only_owner is not None:
             raise _not_found(slug)
         corrupt = self._mirror.corrupt.get(slug)
         if corrupt is None and row is None and (kept := await self._mirror.broken.one(slug)):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from onbeat.core.target import Target
 from onbeat.core.triggers.codec import check_names
-from onbeat.errors import InvalidSchedule, naming, shown
+from onbeat.errors import InvalidSchedule, in_field, quote_value
 
 LONGEST_ID = 200  # characters
 EXAMPLES = {
@@ -34,9 +34,9 @@ def read_prompt(target: Target) -> Prompt:
     """Return the prompt of `run: {session: {prompt: ...}}`, or refuse it."""
     check_names(target.fields, {"session", "public_only"})
     fields = target.fields.get("session")
-    with naming("session"):
+    with in_field("session"):
         if not isinstance(fields, Mapping):
-            problem = f"{shown(fields)} is not a set of fields"
+            problem = f"{quote_value(fields)} is not a set of fields"
             raise InvalidSchedule("", problem, hint='{prompt: "Standup for {{ date }}"}')
         check_names(fields, FIELDS)
         if "prompt" not in fields:
@@ -61,12 +61,12 @@ def session_id_of(body: object) -> str | None:
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip():
-        problem = "it is empty" if isinstance(value, str) else f"{shown(value)} is not a text"
+        problem = "it is empty" if isinstance(value, str) else f"{quote_value(value)} is not a text"
         raise InvalidSchedule(name, problem, hint=f'{name}: "{EXAMPLES[name]}"')
     return value
 
 
 def _flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise InvalidSchedule(name, f"{shown(value)} is not a boolean", hint="true or false")
+        raise InvalidSchedule(name, f"{quote_value(value)} is not a boolean", hint="true or false")
     return value

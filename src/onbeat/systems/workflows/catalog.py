@@ -14,7 +14,7 @@ from onbeat.errors import (
     NoSuchWorkflow,
     NotAllowed,
     WorkflowIsUsed,
-    shown,
+    quote_value,
 )
 from onbeat.ports.rows import ScheduleFilter, ScheduleRow
 from onbeat.service.service import Service
@@ -57,7 +57,7 @@ class Catalog:
         """Return versions of workflows by name, and `next`: where the next page begins, or None."""
         check_may(self._service, "read")
         if type(limit) is not int or not 1 <= limit <= MOST_LISTED:
-            problem = f"{shown(limit)} is not a valid number"
+            problem = f"{quote_value(limit)} is not a valid number"
             raise InvalidSchedule("limit", problem, hint=f"1 to {MOST_LISTED}")
         if workflow_id is not None:
             check_text("workflow_id", workflow_id)
@@ -155,7 +155,7 @@ class Catalog:
         return sorted(found, key=lambda row: (row.version, row.user_id))
 
     async def _rows(self, workflow_id: str | None, *, after: str = "") -> AsyncIterator[DagRow]:
-        if self._service.caller.only_of is not None and isinstance(self._store, DirectoryStore):
+        if self._service.caller.only_owner is not None and isinstance(self._store, DirectoryStore):
             return  # files have no owner
         while rows := await self._store.list_dags(workflow_id=workflow_id, after=after, limit=PAGE):
             for row in rows:
@@ -186,7 +186,7 @@ class Catalog:
         return found
 
     def _check_may_delete(self, rows: Sequence[DagRow]) -> None:
-        owner = self._service.caller.only_of
+        owner = self._service.caller.only_owner
         if owner is not None and any(row.user_id != owner for row in rows):
             raise NotAllowed("this workflow belongs to another user", hint=f"user_id: {owner}")
 
@@ -204,8 +204,8 @@ def _uses_of(row: DagRow, uses: Sequence[_Use], every: Sequence[DagRow]) -> list
 
 def _only(found: Sequence[DagRow], workflow_id: str) -> Sequence[DagRow]:
     if len(found) > 1:
-        problem = f"several users have a workflow {shown(workflow_id)}"
-        users = ", ".join(shown(row.user_id) for row in found[:5])
+        problem = f"several users have a workflow {quote_value(workflow_id)}"
+        users = ", ".join(quote_value(row.user_id) for row in found[:5])
         raise InvalidSchedule("user_id", problem, hint=f"one of {users}")
     return found
 

@@ -9,9 +9,9 @@ from typing import Protocol
 import msgspec
 
 from onbeat.core.runs.run import Accepted, Failed, Outcome, Succeeded
-from onbeat.core.target import json_can_say
-from onbeat.errors import InvalidSettings, shown
-from onbeat.ports.http import Callback, HttpResponse, SendRequest
+from onbeat.core.target import is_json_value
+from onbeat.errors import InvalidSettings, quote_value
+from onbeat.ports.http import CallbackHeaders, HttpResponse, SendRequest
 from onbeat.systems.workflows.store import Dag
 
 LONGEST_ANSWER = 60_000  # milliseconds; a longer run is accepted first, and reported later
@@ -65,7 +65,7 @@ class HttpExecutor:
         *,
         token: str = "",
         feedback: bool = False,
-        callback: Callback | None = None,
+        callback: CallbackHeaders | None = None,
     ) -> None:
         self._url, self._ask = f"{url.rstrip('/')}/execute", ask
         self._token, self._feedback, self._callback = check_token(token), feedback, callback
@@ -126,8 +126,8 @@ class CallableExecutor:
             return found
         if found is False:
             return Failed("the executor refused the DAG", "launch_failed", retryable=False)
-        if not json_can_say(found):
-            return Failed(f"it returned {shown(found)}, which is not JSON", retryable=False)
+        if not is_json_value(found):
+            return Failed(f"it returned {quote_value(found)}, which is not JSON", retryable=False)
         return Succeeded(found)
 
     async def _call(self, dag: Dag, meta: Mapping[str, object]) -> object:

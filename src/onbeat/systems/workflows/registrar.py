@@ -18,12 +18,12 @@ from onbeat.core.runs.run import Status
 from onbeat.core.schedule import Schedule, check_id, from_definition, read_schedule
 from onbeat.core.time.instants import rfc3339
 from onbeat.errors import (
-    ChangedSince,
     InvalidSchedule,
     NoSuchSchedule,
     NotAllowed,
-    meant,
-    shown,
+    RevisionConflict,
+    did_you_mean,
+    quote_value,
 )
 from onbeat.ports.rows import RunFilter, RunRow, ScheduleFilter, ScheduleRow
 from onbeat.service.serialize import run_fields, schedule_fields
@@ -90,7 +90,7 @@ class Registrar:
             source = SOURCE if row is None else row.source
             try:
                 (found,) = await self.put([schedule], existing, source=source)
-            except ChangedSince:
+            except RevisionConflict:
                 if not left:
                     raise
             else:
@@ -103,11 +103,11 @@ class Registrar:
         rows = await self._service.schedules(ScheduleFilter(ids=list(users))) if users else []
         for row in rows:
             if row.source not in SOURCES:
-                problem = f"{shown(row.schedule_id)} exists already and is not a workflow"
+                problem = f"{quote_value(row.schedule_id)} exists already and is not a workflow"
                 raise InvalidSchedule("schedule_id", problem, hint="choose another id")
             owner = _fields_of(row)["user_id"] if _is_workflow(row) else users[row.schedule_id]
             if owner != users[row.schedule_id]:
-                problem = f"{shown(row.schedule_id)} belongs to {shown(owner)}"
+                problem = f"{quote_value(row.schedule_id)} belongs to {quote_value(owner)}"
                 hint = "choose another schedule_id, or delete that one first"
                 raise InvalidSchedule("user_id", problem, hint=hint)
         return {row.schedule_id: row for row in rows}
@@ -144,7 +144,7 @@ class Registrar:
     async def pause_schedule(self, schedule_id: str, paused: bool) -> None:  # noqa: FBT001 - a documented signature
         """Pause a schedule, or resume it from now on."""
         if not isinstance(paused, bool):
-            problem = f"{shown(paused)} is neither true nor false"
+            problem = f"{quote_value(paused)} is neither true nor false"
             raise InvalidSchedule("paused", problem, hint="true")
         check_may(self._service, "operate")
         await self._row(schedule_id)
@@ -285,7 +285,7 @@ class Registrar:
                 user_id=rows[0].user_id,
                 expected={row.schedule_id: row.revision for row in rows},
             )
-        except (ChangedSince, InvalidSchedule) as refused:
+        except (RevisionConflict, InvalidSchedule) as refused:
             for row in rows if len(rows) > 1 else ():
                 await self._define([row])
             if len(rows) == 1:
@@ -324,7 +324,9 @@ def check_given(values: Fields, default: WorkflowDefaults = WorkflowDefaults()) 
     jitter = values.get("jitter_ms", default.jitter_ms)
     if type(jitter) is not int or not 0 <= jitter <= LONGEST_JITTER:
         hint = f"milliseconds, 0 to {LONGEST_JITTER}"
-        raise InvalidSchedule("jitter_ms", f"{shown(jitter)} is not a valid number", hint=hint)
+        raise InvalidSchedule(
+            "jitter_ms", f"{quote_value(jitter)} is not a valid number", hint=hint
+        )
     check_one_of("overlap_policy", OVERLAP, values.get("overlap_policy", default.overlap_policy))
     check_one_of("catchup_policy", CATCHUP, values.get("catchup_policy", default.catchup_policy))
     for name in ("start_at", "end_at"):
@@ -352,13 +354,13 @@ def check_one_of(name: str, known: Iterable[str], value: object) -> None:
     """Refuse an unknown value; the message uses the last part of the field's name."""
     names = list(known)
     if not isinstance(value, str) or value not in names:
-        problem = f"no {name.rpartition('_')[2]} is called {shown(value)}"
-        raise InvalidSchedule(name, problem, hint=meant(value, names))
+        problem = f"no {name.rpartition('_')[2]} is called {quote_value(value)}"
+        raise InvalidSchedule(name, problem, hint=did_you_mean(value, names))
 
 
 def _limit(limit: int) -> int:
     if type(limit) is not int or not 1 <= limit <= MOST_LISTED:
-        problem = f"{shown(limit)} is not a valid number"
+        problem = f"{quote_value(limit)} is not a valid number"
         raise InvalidSchedule("limit", problem, hint=f"1 to {MOST_LISTED}")
     return limit
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 
 from onbeat.core.runs.run import Accepted, Failed, Outcome, Succeeded
-from onbeat.core.target import json_can_say
+from onbeat.core.target import is_json_value
 from onbeat.core.time.instants import parse_instant, rfc3339, rfc3339_ms
-from onbeat.errors import InvalidSchedule, InvalidSettings, OnbeatError, naming, shown
+from onbeat.errors import InvalidSchedule, InvalidSettings, OnbeatError, in_field, quote_value
 from onbeat.ports.clock import Clock
 from onbeat.systems.workflows.executors import Executor, Meta, RayExecutor
 from onbeat.systems.workflows.store import DirectoryStore, WorkflowStore, check_text, check_workflow
@@ -124,14 +124,16 @@ def check_start(
     check_text("user_id", user_id)
     if not isinstance(key, str) or not KEY.fullmatch(key):
         hint = "1 to 200 letters, digits and signs, without spaces"
-        raise InvalidSchedule("idempotency_key", f"{shown(key)} is not a key", hint=hint)
-    if inputs is not None and not (isinstance(inputs, Mapping) and json_can_say(inputs)):
-        problem = f"{shown(inputs)} is not an object of JSON"
+        raise InvalidSchedule("idempotency_key", f"{quote_value(key)} is not a key", hint=hint)
+    if inputs is not None and not (isinstance(inputs, Mapping) and is_json_value(inputs)):
+        problem = f"{quote_value(inputs)} is not an object of JSON"
         raise InvalidSchedule("inputs", problem, hint='{"limit": 100}')
     if not isinstance(scheduled_for, str):
         hint = "such as 2026-12-01T09:00:00Z"
-        raise InvalidSchedule("scheduled_for", f"{shown(scheduled_for)} is not a string", hint=hint)
-    with naming("scheduled_for"):
+        raise InvalidSchedule(
+            "scheduled_for", f"{quote_value(scheduled_for)} is not a string", hint=hint
+        )
+    with in_field("scheduled_for"):
         run_at = parse_instant(scheduled_for)
     assert isinstance(workflow_id, str), "checked above"
     assert isinstance(version, int), "checked above"

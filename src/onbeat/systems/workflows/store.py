@@ -16,8 +16,8 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from onbeat.core.target import json_can_say
-from onbeat.errors import InvalidSchedule, shown
+from onbeat.core.target import is_json_value
+from onbeat.errors import InvalidSchedule, quote_value
 from onbeat.files.atomic import replace_file, sync_folder
 from onbeat.files.regular import read_regular
 from onbeat.ports.rows import DocumentRow
@@ -81,7 +81,7 @@ class Documents(Protocol):
     async def kept(self, kind: str, name: str) -> DocumentRow | None:
         """Return the document of this name."""
 
-    async def kept_all(
+    async def list_documents(
         self, kind: str, *, after: str = "", limit: int | None = None
     ) -> list[DocumentRow]:
         """Return the documents of a kind by name, after `after`, up to `limit`."""
@@ -121,7 +121,7 @@ class DatabaseStore:
         prefix = "" if workflow_id is None else quote(f"{workflow_id}_v", safe="/ ")
         found: list[DagRow] = []
         after = max(after, prefix)
-        while rows := await self._documents.kept_all(KIND, after=after, limit=PAGE):
+        while rows := await self._documents.list_documents(KIND, after=after, limit=PAGE):
             for row in rows:
                 name, _, _ = row.name.partition(OWNER_MARK)
                 which = _version_of(unquote(name))
@@ -153,11 +153,11 @@ class DatabaseStore:
             return found
         prefix, after = owned_name(name, "") + OWNER_MARK, ""
         own: list[DocumentRow] = []
-        while rows := await self._documents.kept_all(KIND, after=after, limit=PAGE):
+        while rows := await self._documents.list_documents(KIND, after=after, limit=PAGE):
             own += [row for row in rows if row.name.startswith(prefix)]
             after = rows[-1].name
         if len(own) > 1:
-            problem = f"several users have a workflow {shown(workflow_id)}"
+            problem = f"several users have a workflow {quote_value(workflow_id)}"
             raise InvalidSchedule("users", problem, hint=f"users=[{own[0].user_id!r}]")
         return own[0] if own else None
 
@@ -215,7 +215,7 @@ class DirectoryStore:
         """Return the file of a DAG, which is in this folder for any id."""
         name = UNFIT.sub(lambda found: f"%{ord(found[0]):02X}", name_of(workflow_id, version))
         if len(name.encode()) > LONGEST_NAME:
-            problem = f"{shown(workflow_id)} is too long for the name of a file"
+            problem = f"{quote_value(workflow_id)} is too long for the name of a file"
             raise InvalidSchedule("workflow_id", problem, hint="a shorter one")
         return self.folder / f"{name}.json"
 
@@ -319,23 +319,25 @@ def check_workflow(workflow_id: object, version: object) -> None:
     check_text("workflow_id", workflow_id)
     if type(version) is not int or not 0 <= version <= HIGHEST_VERSION:
         hint = "a whole number is needed" if type(version) is not int else "0 or more"
-        raise InvalidSchedule("version", f"{shown(version)} is not a whole number", hint=hint)
+        raise InvalidSchedule("version", f"{quote_value(version)} is not a whole number", hint=hint)
 
 
 def check_text(name: str, value: object) -> None:
     """Refuse a value that is not a string, or not a valid id."""
-    if not isinstance(value, str) or not value or not json_can_say(value):
-        raise InvalidSchedule(name, f"{shown(value)} is not a string", hint="a string is needed")
+    if not isinstance(value, str) or not value or not is_json_value(value):
+        raise InvalidSchedule(
+            name, f"{quote_value(value)} is not a string", hint="a string is needed"
+        )
     if len(value) > LONGEST_ID or not value.isprintable():
         hint = f"{LONGEST_ID} characters at most, on one line"
-        raise InvalidSchedule(name, f"{shown(value)} is too long or not printable", hint=hint)
+        raise InvalidSchedule(name, f"{quote_value(value)} is too long or not printable", hint=hint)
 
 
 def check_dag(dag: object) -> Dag:
     """Return a DAG, which must be a JSON object, or refuse it."""
     if not isinstance(dag, Mapping):
-        raise InvalidSchedule("dag", f"{shown(dag)} is not a DAG", hint='{"nodes": [...]}')
-    if not json_can_say(dag):
+        raise InvalidSchedule("dag", f"{quote_value(dag)} is not a DAG", hint='{"nodes": [...]}')
+    if not is_json_value(dag):
         hint = "strings, finite numbers, lists, and objects"
         raise InvalidSchedule("dag", "it contains values that JSON cannot represent", hint=hint)
     return dag

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from onbeat.core.schedule import check_id
-from onbeat.errors import ChangedSince, InvalidSchedule, NotAllowed, naming, shown
+from onbeat.errors import InvalidSchedule, NotAllowed, RevisionConflict, in_field, quote_value
 from onbeat.events import Event
 from onbeat.service.service import Service
 from onbeat.systems.field_names import check_fields
@@ -120,12 +120,14 @@ class Workflows:
         if self.run_launcher.imports_code and not (caller.is_local or caller.may("admin")):
             problem = "on Ray a DAG names code to import"
             raise NotAllowed(problem, hint="a token with scope admin deploys it")
-        if self._service.caller.only_of is not None and not isinstance(self.store, DatabaseStore):
+        if self._service.caller.only_owner is not None and not isinstance(
+            self.store, DatabaseStore
+        ):
             problem = "the DAGs are files without an owner"
             raise NotAllowed(problem, hint="a token without an owner, or no workflows_folder")
         fields = [about | each for each in trigger_schedules(dag, str(about["workflow_id"]))]
         for each in fields:
-            with naming(f"triggers.{str(each['schedule_id']).rpartition('/')[2]}"):
+            with in_field(f"triggers.{str(each['schedule_id']).rpartition('/')[2]}"):
                 self.registrar.read(each)  # before anything is stored
         return await self._deploy(dag, about, fields)
 
@@ -148,7 +150,7 @@ class Workflows:
             deployed = await self.registrar.deployed(workflow_id, user_id)
             removed = [row for row in deployed if row.schedule_id not in wanted]
             await self.store.save_dag(workflow_id, version, dag, user_id=user_id)
-            with suppress(ChangedSince):
+            with suppress(RevisionConflict):
                 defined = await self.registrar.put(
                     schedules, existing, source=DEPLOYED, remove=removed
                 )
@@ -156,7 +158,7 @@ class Workflows:
                     ids = sorted(row.schedule_id for row in removed)
                     deployed_as = {"workflow_id": workflow_id, "version": version}
                     return {**deployed_as, "schedules": defined, "removed": ids}
-        problem = f"{shown(workflow_id)} is being deployed concurrently"
+        problem = f"{quote_value(workflow_id)} is being deployed concurrently"
         raise InvalidSchedule("workflow_id", problem, hint="try again")
 
     async def start_workflow(
@@ -183,16 +185,16 @@ class Workflows:
 
     def _manual_key(self, key: str) -> str:
         """Return a key that differs from those of runs and of other owners."""
-        owner = self._service.caller.only_of
+        owner = self._service.caller.only_owner
         return key if owner is None else sha256(f"by hand\0{owner}\0{key}".encode()).hexdigest()
 
     def _check_user(self, user_id: str, scope: Literal["operate", "define"]) -> None:
         """Refuse a caller who may not act for a user, before anything is done."""
         check_may(self._service, scope)
         caller = self._service.caller
-        if caller.only_of not in (None, user_id):
-            problem = f"workflows of {shown(user_id)} are not {caller.only_of}'s"
-            raise NotAllowed(problem, hint=f"user_id: {caller.only_of}")
+        if caller.only_owner not in (None, user_id):
+            problem = f"workflows of {quote_value(user_id)} are not {caller.only_owner}'s"
+            raise NotAllowed(problem, hint=f"user_id: {caller.only_owner}")
 
 
 def check_deployed(deployment: object) -> None:
@@ -234,25 +236,29 @@ def trigger_schedules(dag: Dag, workflow_id: str) -> Iterator[dict[str, object]]
         if not _is_schedule_based(where, trigger):
             continue  # such as a trigger by events
         _check_part("workflow_id", workflow_id, f"{workflow_id}/x")
-        with naming(where):
+        with in_field(where):
             name, schedule = trigger.get("id"), trigger.get("schedule")
             for field, example in TRIGGER_FIELDS.items():
                 if trigger.get(field) is None:
                     raise InvalidSchedule(field, "it is missing", hint=example)
             check_text("id", name)
             if "/" in str(name):
-                raise InvalidSchedule("id", f"{shown(name)} has a slash", hint="such as morning")
+                raise InvalidSchedule(
+                    "id", f"{quote_value(name)} has a slash", hint="such as morning"
+                )
             schedule_id = f"{workflow_id}/{name}"
             _check_part("id", str(name), schedule_id)
             if not isinstance(schedule, Mapping):
                 hint = TRIGGER_FIELDS["schedule"]
-                raise InvalidSchedule("schedule", f"{shown(schedule)} is not a schedule", hint=hint)
+                raise InvalidSchedule(
+                    "schedule", f"{quote_value(schedule)} is not a schedule", hint=hint
+                )
             if extra := schedule.keys() - TRIGGER_SCHEDULE_FIELDS:
                 hint = f"known: {', '.join(sorted(TRIGGER_SCHEDULE_FIELDS))}"
                 raise InvalidSchedule(f"schedule.{min(extra)}", "no field has this name", hint=hint)
             if name in ids:
                 raise InvalidSchedule(
-                    "id", f"two triggers are called {shown(name)}", hint="a unique id"
+                    "id", f"two triggers are called {quote_value(name)}", hint="a unique id"
                 )
         ids.add(str(name))
         if len(ids) > MOST_TRIGGERS:
@@ -268,7 +274,10 @@ def _is_schedule_based(where: str, trigger: Mapping[str, object]) -> bool:
     if value == SCHEDULE_BASED or not isinstance(value, str):
         return value == SCHEDULE_BASED
     if get_close_matches(value[:64].casefold(), [SCHEDULE_BASED], cutoff=NEAR):
-        problem, hint = f"no type is called {shown(value)}", f"did you mean {SCHEDULE_BASED!r}?"
+        problem, hint = (
+            f"no type is called {quote_value(value)}",
+            f"did you mean {SCHEDULE_BASED!r}?",
+        )
         raise InvalidSchedule(f"{where}.{kind}", problem, hint=hint)
     return False
 
@@ -278,7 +287,7 @@ def _check_part(field: str, part: str, whole: str) -> None:
     try:
         check_id(whole)
     except InvalidSchedule as refused:
-        problem = f"{shown(part)} cannot be part of an id"
+        problem = f"{quote_value(part)} cannot be part of an id"
         raise InvalidSchedule(field, problem, hint=refused.hint) from None
 
 
@@ -286,12 +295,12 @@ def _triggers_of(dag: Dag) -> Iterator[tuple[str, Mapping[str, object]]]:
     """Yield the triggers of a DAG and their fields: `triggers`, and a single `trigger`."""
     listed, single = dag.get("triggers"), dag.get("trigger")
     if listed is not None and not isinstance(listed, (list, tuple)):
-        problem = f"{shown(listed)} is not a list"
+        problem = f"{quote_value(listed)} is not a list"
         raise InvalidSchedule("triggers", problem, hint='[{"id": ..., "type": ...}]')
     found = [(f"triggers[{n}]", each) for n, each in enumerate(listed or ())]
     found += [("trigger", single)] if single is not None else []
     for where, trigger in found:
         if not isinstance(trigger, Mapping):
             hint = '{"id": "morning", "type": "schedule_based", "schedule": {...}}'
-            raise InvalidSchedule(where, f"{shown(trigger)} is not a trigger", hint=hint)
+            raise InvalidSchedule(where, f"{quote_value(trigger)} is not a trigger", hint=hint)
         yield where, trigger

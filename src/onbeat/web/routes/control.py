@@ -143,7 +143,7 @@ async def stop_node(
     node_id: Annotated[str, PathParameter(min_length=1, max_length=100)],
 ) -> StopRequested:
     """Request a node to stop gracefully. It receives the request with its next heartbeat."""
-    return StopRequested(bool(await service.ask_to_stop([decode_segment(node_id)])))
+    return StopRequested(bool(await service.request_stop([decode_segment(node_id)])))
 
 
 @get("/audit", operation_id="audit", responses=problem_responses("event", 422))

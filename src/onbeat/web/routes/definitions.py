@@ -17,7 +17,7 @@ from onbeat.core.snapshot import with_definitions, with_start
 from onbeat.core.time.durations import parse_duration
 from onbeat.core.time.zones import zone
 from onbeat.core.triggers.calendars import NO_CALENDARS, Exclude
-from onbeat.errors import InvalidSchedule, naming
+from onbeat.errors import InvalidSchedule, in_field
 from onbeat.service.apply_plan import ApplyPlan, ChangeFields, change_fields
 from onbeat.service.service import Service
 from onbeat.simulate.forecasts import forecast_fields
@@ -131,9 +131,9 @@ async def simulate(
     for n, schedule in enumerate(schedules):
         if n % 100 == 99:
             await asyncio.sleep(0)
-        with naming(f"schedules.{schedule.schedule_id}"):
+        with in_field(f"schedules.{schedule.schedule_id}"):
             service.check(schedule)
-    snapshot = await service.standings(most=MOST_SCHEDULES)
+    snapshot = await service.read_snapshot(most=MOST_SCHEDULES)
     if schedules:
         snapshot = await asyncio.to_thread(with_definitions, snapshot, schedules)
     until = snapshot.now + WEEK
@@ -141,7 +141,7 @@ async def simulate(
         until = _until(wanted.until, snapshot.now)
     length = RUN_LENGTH
     if wanted.run_length is not None:
-        with naming("run_length"):
+        with in_field("run_length"):
             length = parse_duration(wanted.run_length).elapsed * 1000
     simulation = await asyncio.to_thread(
         Simulation,
@@ -186,11 +186,11 @@ def _read(
     tz = zone(timezone).name
     calendars: dict[str, tuple[str, ...]] = {}
     for name, items in dates.items():
-        with naming(f"calendars.{name}"):
+        with in_field(f"calendars.{name}"):
             calendars[name] = Exclude(tuple(items)).items  # refuses items that are not dates
     schedules: list[Schedule] = []
     for name, fields in definitions.items():
-        with naming(f"schedules.{name}"):
+        with in_field(f"schedules.{name}"):
             schedule = read_schedule(check_id(name), fields, timezone=tz, calendars=calendars)
             schedules.append(schedule)
     return schedules

@@ -9,13 +9,13 @@ from litestar import Response, delete, get, patch, post, put
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, QueryParameter
 
-from onbeat.core.decide.backfill import TELLS, Add, Choice, Refuse, Revive
+from onbeat.core.decide.backfill import REFUSALS, Add, Choice, Refuse, Revive
 from onbeat.core.explain.preview import preview
 from onbeat.core.runs.run import Status
 from onbeat.core.schedule import check_id, definition, from_definition, read_schedule
 from onbeat.core.time.instants import rfc3339
 from onbeat.core.time.zones import zone
-from onbeat.errors import AlreadyThere, ChangedSince, InvalidSchedule, naming
+from onbeat.errors import InvalidSchedule, RevisionConflict, ScheduleExists, in_field
 from onbeat.ports.rows import RunFilter, ScheduleFilter
 from onbeat.ports.store import Upserted
 from onbeat.service.serialize import (
@@ -197,10 +197,10 @@ async def create_schedule(
     schedule = read_schedule(check_id(schedule_id), data.definition)
     try:
         (done,) = await service.define([schedule], expected={schedule_id: None})
-    except ChangedSince:
+    except RevisionConflict:
         row = await service.schedule(schedule_id)
         if row.definition != definition(service.as_allowed(schedule)):
-            raise AlreadyThere(schedule_id) from None
+            raise ScheduleExists(schedule_id) from None
         done = Upserted(schedule_id, "unchanged", row.revision)
     return await _schedule_response(service, done)
 
@@ -260,17 +260,17 @@ async def patch_schedule(
     for _ in range(TRIES):
         row = await service.schedule(name)
         if expected is not None and row.revision != expected:
-            raise ChangedSince(name, expected, row.revision)
+            raise RevisionConflict(name, expected, row.revision)
         current = msgspec.json.decode(row.definition, type=dict[str, object])
         schedule = read_schedule(name, merge_patch(current, data))
         try:
             (done,) = await service.define(
                 [schedule], expected={name: row.revision}, update_waiting=update_waiting
             )
-        except ChangedSince:
+        except RevisionConflict:
             continue
         return await _schedule_response(service, done)
-    raise ChangedSince(name, row.revision, row.revision)
+    raise RevisionConflict(name, row.revision, row.revision)
 
 
 @delete(
@@ -349,7 +349,7 @@ async def why(
     service: NamedDependency[Service], schedule_id: ScheduleId, at: LocalOrInstant = None
 ) -> WhyFields:
     """Explain why a schedule ran or did not run at an instant, by default at its latest tick."""
-    with naming("at"):
+    with in_field("at"):
         return why_fields(await service.why(read_schedule_id(schedule_id), at))
 
 
@@ -510,7 +510,7 @@ def _tick_fields(choice: Choice) -> TickToBackfill:
         case Revive() | Add():
             return TickToBackfill(rfc3339(choice.run_at), "enqueue")
         case Refuse():
-            return TickToBackfill(rfc3339(choice.run_at), "refuse", TELLS[choice.why])
+            return TickToBackfill(rfc3339(choice.run_at), "refuse", REFUSALS[choice.why])
 
 
 ROUTES = [

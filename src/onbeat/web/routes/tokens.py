@@ -8,7 +8,7 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter
 
 from onbeat.core.time.durations import parse_duration
-from onbeat.errors import naming
+from onbeat.errors import in_field
 from onbeat.service.access import Scope
 from onbeat.service.serialize import TokenFields, token_fields
 from onbeat.service.service import Service
@@ -48,7 +48,7 @@ async def create_token(service: NamedDependency[Service], data: JSONBody[NewToke
     """Create a token. Its secret is returned only in this response, and is not stored."""
     lifetime = None
     if data.expires_in is not None:
-        with naming("expires_in"):
+        with in_field("expires_in"):
             lifetime = parse_duration(data.expires_in).elapsed * 1000
     row, secret = await service.tokens.create(data.name, data.scope, data.owner, lifetime)
     return CreatedToken(token_fields(row), secret)

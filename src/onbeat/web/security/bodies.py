@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from onbeat.errors import shown
+from onbeat.errors import quote_value
 from onbeat.web.security.asgi import Receive, Scope, values_of
 from onbeat.web.security.responses import RequestRefused
 
@@ -65,7 +65,7 @@ def check_declared(scope: Scope, *, cap: int) -> bool:
     accepted = ACCEPTED_TYPES.get(scope["method"], ACCEPTED_TYPES["POST"])
     kind = CONTENT_TYPE.fullmatch(types[0]) if len(types) == 1 else None
     if kind is None or kind[1].lower() not in accepted:
-        problem = f"{shown(', '.join(types))} is not supported"
+        problem = f"{quote_value(', '.join(types))} is not supported"
         raise RequestRefused(415, problem, field="Content-Type", hint=" or ".join(accepted))
     return True
 
@@ -132,7 +132,7 @@ def check_json(body: bytes) -> None:
         raise RequestRefused(400, TOO_DEEP, field="body", hint=DEPTH_HINT)
     for match in LONG_NUMBER.finditer(plain):
         if not LEAST <= int(match[0]) <= MOST:
-            problem = f"{shown(int(match[0]))} has more than 64 bits"
+            problem = f"{quote_value(int(match[0]))} has more than 64 bits"
             raise RequestRefused(400, problem, field="body", hint="a smaller number, or a text")
     if NUL in body and NUL in body.replace(rb"\\", b""):  # escaped backslashes begin no escape
         raise RequestRefused(400, "a text contains NUL", field="body", hint="leave it out")
@@ -151,7 +151,7 @@ def _repeated_name(body: bytes) -> str:
             repeated.extend({name for name in names if names.count(name) > 1})
 
     json.loads(body, object_pairs_hook=collect)
-    return f"the name {shown(repeated[0])} is repeated" if repeated else "a name is repeated"
+    return f"the name {quote_value(repeated[0])} is repeated" if repeated else "a name is repeated"
 
 
 TOO_DEEP, DEPTH_HINT = "it is nested too deeply", f"{DEEPEST} levels at most"

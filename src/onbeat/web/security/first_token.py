@@ -41,6 +41,6 @@ async def ensure_first_token(tokens: Tokens, settings: Settings) -> Path | None:
     return path
 
 
-def link_of(url: str, code: str) -> str:
+def login_url(url: str, code: str) -> str:
     """Return the URL that opens the dashboard with a one-time code."""
     return f"{url}/login?code={code}"

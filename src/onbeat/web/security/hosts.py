@@ -11,7 +11,7 @@ from socket import gethostname
 from urllib.parse import urlsplit
 
 from onbeat.app.settings import HOST, Settings
-from onbeat.errors import shown
+from onbeat.errors import quote_value
 from onbeat.web.security.asgi import Scope, is_unsafe, values_of
 from onbeat.web.security.responses import RequestRefused
 
@@ -67,7 +67,7 @@ class Hosts:
         host = self._requested_host(names, is_tls=is_tls)
         port = (scope.get("server") or (None, None))[1] or self._port
         if not self._is_own(host, port):
-            problem = f"the API is not served as {shown(names[0])}"
+            problem = f"the API is not served as {quote_value(names[0])}"
             hint = "the setting hosts allows further names"
             raise RequestRefused(421, problem, field="Host", hint=hint)
         return RequestOrigin(client, host, is_tls)
@@ -82,7 +82,7 @@ class Hosts:
         for field, header in (("Origin", b"origin"), ("Referer", b"referer")):
             if pages := values_of(scope, header):
                 if not all(self._is_own_page(page, origin) for page in pages):
-                    problem = f"a page of {shown(pages[0])} sent this request"
+                    problem = f"a page of {quote_value(pages[0])} sent this request"
                     raise RequestRefused(403, problem, field=field, hint="a page of this host")
                 return
 
@@ -114,7 +114,7 @@ class Hosts:
             try:
                 ip_address(each)
             except ValueError:
-                problem = f"{shown(each)} is not an address"
+                problem = f"{quote_value(each)} is not an address"
                 raise RequestRefused(400, problem, field="X-Forwarded-For") from None
             if not self._is_proxy(each):
                 return each

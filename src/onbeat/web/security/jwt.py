@@ -15,7 +15,7 @@ import msgspec
 from jwt.algorithms import get_default_algorithms
 
 from onbeat.app.settings import Settings
-from onbeat.errors import InvalidSettings, shown
+from onbeat.errors import InvalidSettings, quote_value
 from onbeat.files.regular import read_regular
 from onbeat.ports.clock import Clock
 from onbeat.service.access import SCOPES, Caller, Scope
@@ -141,7 +141,7 @@ def _read_key(settings: Settings) -> object:
     try:
         found = read_regular(name, most=LARGEST_KEY)
     except OSError as broken:
-        problem = f"{shown(name)} cannot be read: {broken.strerror}"
+        problem = f"{quote_value(name)} cannot be read: {broken.strerror}"
         raise InvalidSettings("jwt_key", problem, hint="a file") from None
     is_pem = b"-----BEGIN" in found
     if algorithm == "HS256":

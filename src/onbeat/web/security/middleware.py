@@ -36,7 +36,7 @@ from onbeat.web.security.bodies import (
 )
 from onbeat.web.security.cookies import forget_cookie, set_cookie
 from onbeat.web.security.credentials import Authenticated, Credentials, check_jwt, retry_after
-from onbeat.web.security.first_token import ensure_first_token, link_of
+from onbeat.web.security.first_token import ensure_first_token
 from onbeat.web.security.hosts import Hosts, RequestOrigin, without_forwarded
 from onbeat.web.security.rate_limits import TokenBuckets
 from onbeat.web.security.responses import (
@@ -56,7 +56,7 @@ __all__ = [
     "check_json",
     "check_jwt",
     "ensure_first_token",
-    "link_of",
+    "login_url",
     "ssl_context",
 ]
 

@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 
 from onbeat.app.settings import Settings
-from onbeat.errors import InvalidSettings, shown
+from onbeat.errors import InvalidSettings, quote_value
 from onbeat.files.regular import read_regular
 
 
@@ -53,10 +53,10 @@ def _check_key(name: str) -> None:
     try:
         mode = Path(name).stat().st_mode
     except OSError as broken:
-        problem = f"{shown(name)} cannot be read: {broken.strerror}"
+        problem = f"{quote_value(name)} cannot be read: {broken.strerror}"
         raise InvalidSettings("tls_key", problem, hint="a PEM file") from None
     if mode & (stat.S_IROTH | stat.S_IWOTH):
-        problem = f"every user of this machine can read or write {shown(name)}"
+        problem = f"every user of this machine can read or write {quote_value(name)}"
         raise InvalidSettings("tls_key", problem, hint="chmod 600")
 
 
@@ -64,7 +64,7 @@ def _check_regular(field: str, name: str) -> None:
     try:
         read_regular(name) if name else b""
     except OSError as broken:
-        problem = f"{shown(name)} cannot be read: {_reason(broken)}"
+        problem = f"{quote_value(name)} cannot be read: {_reason(broken)}"
         raise InvalidSettings(field, problem, hint="a PEM file") from None
 
 
