@@ -11,7 +11,7 @@ from onbeat.core.triggers.base import AnyOf
 from onbeat.core.triggers.bounds import Bounded
 from onbeat.core.triggers.codec import decode, encode, from_json, to_json
 from onbeat.core.triggers.kinds import Manual
-from tests.core.test_laws import triggers
+from tests.core.test_trigger_laws import triggers
 
 SAMPLES = [
     cron("0 9 * * MON-FRI"),

@@ -1,7 +1,7 @@
 """What is decided about the ticks that are due, and what becomes of the due row.
 
 It is noon on New Year's Day; schedules are hourly unless a test says otherwise. What is missed is in
-`test_catching_up`, policies that say more than these in `test_deciding`, laws in `test_plan_laws`.
+`test_catchup`, other policies in `test_overlap`, laws in `test_plan_laws`.
 """
 
 import pytest

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.web.serving import serving
-from tests.web.test_framing import answers, talk
+from tests.web.test_http_messages import answers, talk
 
 APP = "https://chat.example.com"
 PREFLIGHT = {
