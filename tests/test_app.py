@@ -562,9 +562,7 @@ async def test_invalid_target_is_refused_and_nothing_is_defined(beat):
 
 
 @awaited
-async def test_paused_schedule_starts_nothing_and_resumes_from_now(
-    beat, clock, launcher
-):
+async def test_paused_schedule_starts_nothing_and_resumes_from_now(beat, clock, launcher):
     async with beat:
         await beat.define(a_schedule("report", every="1h"))
         assert await beat.pause("report", note="until the data is there")
@@ -1095,9 +1093,7 @@ def failing(store, call, times, *, late=False):
     ["plan_due", "claim", "announce", "finish", "next_due", "heartbeat", "changed_elsewhere"],
 )
 @awaited
-async def test_temporary_store_failure_loses_and_doubles_no_run(
-    clock, launcher, monkeypatch, call
-):
+async def test_temporary_store_failure_loses_and_doubles_no_run(clock, launcher, monkeypatch, call):
     monkeypatch.setattr("onbeat.engine.store_retry.FIRST_BACKOFF", 0.01)
     monkeypatch.setattr("onbeat.engine.lease.HEARTBEATS", 100)
     names = [f"report-{i}" for i in range(10)]
@@ -1117,9 +1113,7 @@ async def test_temporary_store_failure_loses_and_doubles_no_run(
 
 
 @awaited
-async def test_unconfirmed_outcome_is_recorded_once(
-    clock, launcher, monkeypatch, caplog
-):
+async def test_unconfirmed_outcome_is_recorded_once(clock, launcher, monkeypatch, caplog):
     monkeypatch.setattr("onbeat.engine.store_retry.FIRST_BACKOFF", 0.01)
     async with a_beat(clock, launcher=launcher) as beat:
         await beat.define(a_schedule("report"))

@@ -205,7 +205,9 @@ class TestRetries:
         assert self.of({"delays": ["30s", "1m"]}).on is None
 
     @given(st.integers(1, 101), st.integers(1, 10**6), st.integers(1, 10**8))
-    def test_every_backoff_delay_doubles_the_last_or_is_the_maximum(self, attempts, backoff, longest):
+    def test_every_backoff_delay_doubles_the_last_or_is_the_maximum(
+        self, attempts, backoff, longest
+    ):
         given = {"attempts": attempts, "backoff": f"{backoff}ms", "max": f"{longest}ms"}
         delays = self.of(given).delays
         assert len(delays) == attempts - 1

@@ -218,7 +218,7 @@ class TestThePast:
             after("sucess")
 
 
-class TestByHand:
+class TestManual:
     def test_manual_trigger_never_ticks(self):
         assert Manual().next_after(T, happened(startup())) is None
         assert list(Manual().between(T, T + 1_000_000)) == []
