@@ -144,7 +144,7 @@ def test_without_the_setting_no_origin_is_named(tmp_path):
         assert "vary" not in answer.headers
 
 
-def test_page_on_the_internet_may_ask_for_a_local_address(api):
+def test_page_on_the_internet_may_request_a_local_address(api):
     asked = {"Access-Control-Request-Private-Network": "true"}
     answer = raw(api, "OPTIONS", "/api/schedule", Origin=APP, **PREFLIGHT, **asked)
     assert answer.headers["access-control-allow-private-network"] == "true"
