@@ -1,4 +1,4 @@
-"""Onbeat in a program of one's own: what was decorated and defined runs, whatever happens around it."""
+"""Onbeat inside a program: decorated and defined schedules run, through failures and restarts."""
 
 import asyncio
 import functools
@@ -1149,7 +1149,7 @@ async def test_failing_store_is_logged(clock, launcher, monkeypatch, caplog):
 async def test_run_is_handed_back_two_thirds_of_the_lease_after_its_claim(
     clock, launcher, call, late, launched
 ):
-    """Of a lease of 5 s. One that is too late is handed back, and launched when claimed again."""
+    """The lease is 5 s. A late run is handed back, and launched when claimed again."""
     async with a_beat(clock, launcher=launcher, lease=5_000) as beat:
         await beat.define(a_schedule("report"))
         await calm(beat)

@@ -1,4 +1,4 @@
-"""Applying the definitions of a source: what it would do is told first, and then exactly that is done."""
+"""Definitions of a source: the plan shows the changes, and apply makes exactly those."""
 
 import asyncio
 from functools import wraps

@@ -1,4 +1,4 @@
-"""The rules that keep the house in order: who imports whom, what the core may touch, how big a file is."""
+"""Rules of the architecture: imports between layers, purity of the core, sizes of modules."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""The documents are true: what they show is what happens."""
+"""The documents match the program: examples, tables, links and names."""
 
 import asyncio
 import json

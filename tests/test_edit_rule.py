@@ -64,7 +64,7 @@ class Cell:
 
 
 class Native:
-    """What files, the API and Python can say: everything."""
+    """The definitions that files, the API and Python can express: all."""
 
     changes = ("trigger", "zone", "exclude", "within", "bounds", "jitter", "target", "inputs",
                "policy", "enabled")  # fmt: skip
@@ -393,7 +393,7 @@ class EditHarness:
             await beat.close()
 
     async def settle(self, beat, roles):
-        """Let everything be decided and run that is due; what nobody runs stays."""
+        """Decide and run everything that is due; runs that no node offers keep waiting."""
         beat.wake()
         if "run" in roles:
             await beat.settle()
@@ -436,7 +436,7 @@ class EditHarness:
 
 
 def expected(surface, change, owed, *, is_late):
-    """Return what a cell has to say, by the rule alone: if a node is up at once, or too late."""
+    """Return the expected result of a cell by the rule, if a node is up in time or too late."""
     late = {"one too late": 1, "many too late": 6}
     if owed == "nothing":
         return Cell()

@@ -1,4 +1,4 @@
-"""Use cases on a small store and on one twenty times as large: the work is the same, or in proportion.
+"""Use cases on a small and a twenty times larger store: constant or proportional work.
 
 Work is counted in statements and in instructions of SQLite's engine, not in time. `make growth` does
 it at sizes that take minutes.

@@ -52,7 +52,7 @@ def as_it_was():
 
 @pytest.fixture
 def written():
-    """Tell events, and return what was written of them."""
+    """Log events, and return the written text."""
 
     def written(*events, as_json=False, level="debug"):
         stream = io.StringIO()

@@ -1,4 +1,4 @@
-"""What Prometheus reads: what happened is counted, how things stand is told, and it can be parsed."""
+"""The metrics for Prometheus: counters of events, gauges of the current state, valid text."""
 
 import asyncio
 import math

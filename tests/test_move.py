@@ -1,4 +1,4 @@
-"""Moving from SQLite to PostgreSQL: one command, nothing lost, and never two that run."""
+"""`onbeat move` from SQLite to PostgreSQL: no row is lost, and the file is refused afterwards."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What the page about operating says is so: its commands work, its tables are whole."""
+"""The page about operating: its commands work, and its tables are complete."""
 
 import ast
 import asyncio

@@ -1,4 +1,4 @@
-"""What is under packaging/: units that systemd takes, an image without surprises, rules that name real figures."""
+"""The files of packaging/: the systemd unit, the container image, and alert rules."""
 
 import json
 import os
@@ -152,7 +152,7 @@ def test_node_notifies_systemd_of_ready_watchdog_and_stopping(tmp_path, supervis
 
 
 def instructions():
-    """Return what the Containerfile says, one pair each, by its stages."""
+    """Return the instructions of the Containerfile as pairs, by stage."""
     stages = []
     joined = re.sub(r"\\\n", " ", CONTAINER)
     for line in joined.splitlines():

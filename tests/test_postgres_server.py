@@ -1,4 +1,4 @@
-"""The PostgreSQL server that other tests lean on: it comes, goes, and comes back as it is told."""
+"""The PostgreSQL server of the tests: it starts, stops, crashes and restarts on request."""
 
 import os
 import pwd

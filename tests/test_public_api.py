@@ -1,4 +1,4 @@
-"""The names a user may rely on: adding or taking one away is a decision, and shows here."""
+"""The public names: adding or removing one must change this test."""
 
 import doctest
 import subprocess

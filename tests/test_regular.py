@@ -1,4 +1,4 @@
-"""Paths in definitions and settings: a device, a pipe, a socket or a folder is refused at once."""
+"""Paths in definitions and settings: devices, pipes, sockets and folders are refused."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Settings come from three places, the later one wins, and each is read strictly."""
+"""Settings are read strictly from three places, of which the later one wins."""
 
 import ast
 import pickle

@@ -1,4 +1,4 @@
-"""What waiting runs wait for is named: a peer that is away, or a node that offers what they need."""
+"""Waiting runs name what they wait for: an unreachable peer, or a node that offers their target."""
 
 import asyncio
 import json
@@ -60,7 +60,7 @@ def test_waiting_run_names_the_missing_offer_and_its_setting(tmp_path):
 def test_unreachable_cluster_is_named_by_the_row_of_a_waiting_run(
     tmp_path,
 ):
-    """So that `why` can say it: Ray may be missing altogether, and then that is named."""
+    """Whether `why` names an unreachable cluster, or Ray itself if it is not installed."""
 
     async def story(beat, clock):
         clock.advance("1m")

@@ -1,6 +1,6 @@
-"""A messy week: of each of its ticks `why` says what is right, and each is in one row.
+"""A messy week: `why` explains each tick correctly, and each is in one row.
 
-What is right is worked out by `tests.week.reference`, which was written from the design alone.
+The expected answers are computed by `tests.week.reference`, written from the design alone.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ every_script = pytest.mark.parametrize("name", SCRIPTS)
 
 @dataclass(frozen=True)
 class Told:
-    """What the product says after a script, and what it should."""
+    """The answers of the product after a script, and the expected ones."""
 
     reference: Reference
     whys: dict  # by schedule and instant
@@ -43,13 +43,13 @@ class Told:
         return None if instant is None else self.reference.script.told(instant)
 
     def ticks(self):
-        """Yield each tick, what the product says of it, and what it should."""
+        """Yield each tick with the product's answer and the expected one."""
         for name, answers in self.reference.answers.items():
             for tick in sorted(answers):
                 yield name, tick, self.whys[name][tick], answers[tick]
 
     def others(self):
-        """Yield each instant asked for that is no tick, and what the product says of it."""
+        """Yield each queried instant that is not a tick, with the product's answer."""
         for name, whys in self.whys.items():
             ticks = set(self.reference.ticks(name))
             for instant in sorted(whys.keys() - ticks):

@@ -1,4 +1,4 @@
-"""Definitions as code: what a file would do, that it is done, and that it is written out again."""
+"""Definitions as code: `plan`, `apply`, `export` and watched files."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ THOUSAND = "schedules:\n" + "".join(
 
 
 def told(text):
-    """Return what was told, without the times, which are those of today."""
+    """Return the printed lines without times, which differ from day to day."""
     return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "...", text).splitlines()
 
 
@@ -392,7 +392,7 @@ def test_watched_file_does_not_take_over_schedules_of_another_source(caplog):
 
 
 class Interrupted(ApplyOptions):
-    """A plan, after which somebody edits what it is about."""
+    """A plan, followed by a concurrent edit of its schedules."""
 
     async def plan(self, service, file, **horizon):
         found = await super().plan(service, file, **horizon)
@@ -449,7 +449,7 @@ def test_page_about_definitions_shows_the_actual_output():
 
 def test_file_is_applied_despite_a_concurrent_edit():
     class Raced:
-        """The service of a store on which somebody else is faster, once."""
+        """The service of a store that another caller edits first, once."""
 
         def __init__(self, service):
             self._service, self.tries = service, 0

@@ -1,4 +1,4 @@
-"""`onbeat audit`: who had what done."""
+"""`onbeat audit`: callers and their changes."""
 
 import getpass
 

@@ -1,4 +1,4 @@
-"""The verbs with which people step in: cancel, report, groups, group, and a pause that ends by itself."""
+"""The verbs that control runs: cancel, report, groups, group, and pause with an end."""
 
 import asyncio
 import json

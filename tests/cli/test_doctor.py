@@ -1,4 +1,4 @@
-"""`onbeat doctor` as a person and a program call it: whatever is wrong, it goes on and says so."""
+"""`onbeat doctor` as text and as JSON: a failed check is reported, and the others still run."""
 
 import json
 import os

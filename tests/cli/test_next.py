@@ -1,4 +1,4 @@
-"""`onbeat next`, as a person or a program calls it."""
+"""`onbeat next`, as text and as JSON."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`onbeat notify`: who is told of what, and whether that works."""
+"""`onbeat notify`: channels are listed and tested."""
 
 import asyncio
 import json

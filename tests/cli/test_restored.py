@@ -1,4 +1,4 @@
-"""`onbeat up --restored`, with real nodes: a backup is made, put back, and nothing of the gap runs."""
+"""`onbeat up --restored` with real nodes: ticks between a backup and its restoration do not run."""
 
 import asyncio
 import json

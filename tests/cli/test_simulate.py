@@ -1,4 +1,4 @@
-"""`onbeat simulate` as a person or a program calls it."""
+"""`onbeat simulate`, as text and as JSON."""
 
 import json
 import os

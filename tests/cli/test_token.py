@@ -1,4 +1,4 @@
-"""`onbeat token`: what it shows once, and what it never shows."""
+"""`onbeat token`: secrets are shown once, and login links only for verified nodes."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Every verb as a person or a program calls it: what it does, what it says, and how it ends."""
+"""Every verb, as text and as JSON: its effect, output and exit code."""
 
 import asyncio
 import json
@@ -80,7 +80,7 @@ STATUS_KEYS = {
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """An empty folder to be in, and an environment that says next to nothing."""
+    """An empty working directory, and a minimal environment."""
     monkeypatch.chdir(tmp_path)
     for name in list(os.environ):
         if name.startswith("ONBEAT_"):
@@ -122,7 +122,7 @@ def check_times(found, name=""):
 
 
 def refused(code, *arguments):
-    """Call a verb that does not work, and return the one line that says why."""
+    """Call a verb that fails, and return its one error line."""
     done = onbeat(*arguments)
     assert (done.exit_code, done.stdout) == (code, ""), done.output
     (line,) = done.stderr.splitlines()
@@ -825,7 +825,7 @@ def test_foreign_database_is_left_unchanged(folder):
 
 @contextmanager
 def a_folder_of_another():
-    """A folder that cannot be written to, as whoever may not; root may do anything."""
+    """A folder that is not writable, for a user other than root."""
     folder, user = Path(tempfile.mkdtemp()), os.geteuid()
     (folder / "onbeat.yaml").write_text(TWO)
     folder.chmod(0o555)

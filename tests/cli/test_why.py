@@ -1,4 +1,4 @@
-"""`onbeat why` and `onbeat backfill`: what was, and what shall be after all."""
+"""`onbeat why` and `onbeat backfill`: explanations of instants, and past ticks run afterwards."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What can go around a trigger: bounds, delay, number of runs, closed days, allowed hours."""
+"""Limits of a trigger: bounds, delay, number of runs, excluded days, allowed hours."""
 
 from datetime import UTC, date, datetime
 

@@ -200,7 +200,7 @@ class TestSpreading:
     """Missed ticks start one after another over the next minute, or until the next tick."""
 
     def played(self, schedule, now, *unfinished, first="13:00", **asked):
-        """Plan as a store does until nothing is due; say when ticks were decided, in ms from now."""
+        """Plan like a store until nothing is due; return when ticks were decided (ms from now)."""
         found, run_at, past = {}, at(first), NO_PAST
         then = begin = ms(now)
         while run_at * 1000 <= begin:

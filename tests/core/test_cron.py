@@ -22,7 +22,7 @@ def test_every_five_minutes_waits_five_minutes_from_an_aligned_start():
     assert cron("*/5 * * * *").next_after(JANUARY) - JANUARY.timestamp() == 300
 
 
-def test_a_time_of_day_gives_the_next_one_in_utc():
+def test_cron_of_a_time_of_day_gives_the_next_one_in_utc():
     now_utc = datetime(2026, 1, 1, 18, tzinfo=UTC)
     assert datetime.fromtimestamp(cron("0 17 * * *").next_after(now_utc), UTC) == datetime(
         2026, 1, 2, 17, tzinfo=UTC

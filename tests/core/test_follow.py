@@ -51,7 +51,7 @@ class TestEvents:
     def test_tick_follows_its_event_by_the_delay(self):
         assert self.HALF.next_after(EARLIER, ended(self.HALF)) == at("12:30")
 
-    def test_there_is_no_tick_before_any_event(self):
+    def test_schedule_that_follows_events_has_no_tick_before_the_first(self):
         assert self.HALF.next_after(EARLIER, NO_PAST) is None
 
     def test_event_before_the_tick_is_decided_joins_it(self):
@@ -174,7 +174,7 @@ class TestPlanning:
         found = self.planned(schedule, past, now="12:30")
         assert found.decisions == (Launch(Tick(at("12:30"), ms("12:30"))),)
 
-    def test_after_its_tick_there_is_no_due_row_until_the_next_event(self):
+    def test_due_row_of_a_follower_is_empty_until_the_next_event(self):
         schedule = a_schedule(after={"success": "30m"})
         assert self.planned(schedule, ended(schedule.trigger), now="12:30").due is None
 

@@ -1,4 +1,4 @@
-"""How short the time between two ticks can be, and instants with parts of a second."""
+"""The shortest time between two ticks, and instants with a fraction of a second."""
 
 import pytest
 

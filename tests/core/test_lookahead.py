@@ -1,4 +1,4 @@
-"""Over how long missed ticks are spread: as an operator has set it, and no longer."""
+"""The span over which missed ticks are spread: at most the configured lookahead."""
 
 import pytest
 

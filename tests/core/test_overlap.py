@@ -1,6 +1,6 @@
 """Ticks decided by policies: disabled, replaced, queued, bounded, rated, and varied around.
 
-What is there is told as in `plans`: it is New Year's Day, and the first undecided tick is at 13:00.
+Notation as in `plans`: it is New Year's Day, and the first undecided tick is at 13:00.
 """
 
 from functools import partial
@@ -352,7 +352,7 @@ class TestRate:
     """So many decisions to start in any stretch of that length."""
 
     def rated(self, *when, now="13:00", **given):
-        """Say what becomes of the tick at 13:00 when runs were decided at these times."""
+        """Return the decision about the tick at 13:00 after runs decided at these times."""
         return lines(decided(a_schedule(**given), now=now, past=Past(rated=tuple(map(ms, when)))))
 
     def test_tick_beyond_the_rate_is_skipped(self):
@@ -634,7 +634,7 @@ TICKS = st.integers(1, 6)
 
 
 def overlapped(overlap, kinds, count):
-    """Decide so many ticks at once, a second apart; return them, what was there and the decisions."""
+    """Decide several ticks in one plan, a second apart; return runs, ticks and decisions."""
     runs, ticks = there(kinds), [at("13:00") + i for i in range(count)]
     schedule = a_schedule(every="1s", grace="10m", **overlap)
     return runs, ticks, decided(schedule, *runs, now=ticks[-1] * 1000).decisions

@@ -1,6 +1,6 @@
-"""What is decided about the ticks that are due, and what becomes of the due row.
+"""Decisions about due ticks, and the next due row.
 
-It is noon on New Year's Day; schedules are hourly unless a test says otherwise. What is missed is in
+It is noon on New Year's Day; schedules are hourly by default. Missed ticks are in
 `test_catchup`, other policies in `test_overlap`, laws in `test_plan_laws`.
 """
 

@@ -1,4 +1,4 @@
-"""The laws of planning, held against a walk that decides tick by tick and counts by listing; and its speed."""
+"""The laws of planning, compared with a walk that decides tick by tick; and its speed."""
 
 import time
 from dataclasses import dataclass
@@ -164,7 +164,7 @@ def runs_before(first, kinds, queue, now):
 
 
 def is_in_flight(run, now):
-    """Say whether a run is, in the words of the design: scheduled, and about to start or started."""
+    """Return whether a run is in flight: scheduled, and about to start or started."""
     if run.request_id or run.blocked_by is not None:
         return False
     return run.status is Status.STARTED or (run.attempt == 0 and run.due_at <= now)
@@ -248,7 +248,7 @@ def walk(case):
 
 
 def groups_of(case):
-    """Say which ticks that are due are decided together, and as what."""
+    """Return which due ticks are decided together, and how."""
     policy, now, due = case.policy, case.now, case.due()
     missed = {tick: None for tick in due if case.start_of(tick) < now - policy.grace}
     since = now
@@ -272,7 +272,7 @@ def groups_of(case):
 
 
 def at_once(case, ticks):
-    """Say how many of the ticks that are due start now, if they are spread."""
+    """Return how many of the due ticks start now if they are spread."""
     if not ticks:
         return 0
     end, following = case.now + MINUTE, case.schedule.trigger.look(ticks[-1], case.past)[0]
@@ -312,14 +312,14 @@ def about(decisions):
 
 
 def was_cut_short(case, found):
-    """Say whether a plan had a reason to leave ticks that are due."""
+    """Return whether a plan had a reason to leave due ticks."""
     used = case.past.runs_used + count_starts(found.decisions)
     full = len(found.decisions) >= MOST_DECISIONS or used == case.max_runs
     return full or is_postponed(case, found)
 
 
 def is_postponed(case, found):
-    """Say whether a plan leaves a tick that is due for another plan, now or later."""
+    """Return whether a plan leaves a due tick for another plan, now or later."""
     if found.due is None:
         return False
     start = case.start_of(found.due.run_at)
@@ -505,7 +505,7 @@ EVERY_SECOND = {"cron": "* * * * * *"}
 
 
 def is_done_within(seconds, call):
-    """Say whether a call takes so little processor time, at the third attempt at the latest."""
+    """Return whether one of three calls takes less than this processor time."""
     for _ in range(3):
         began = time.process_time()
         call()

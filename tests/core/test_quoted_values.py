@@ -1,4 +1,4 @@
-"""Refusals quote what was typed, and say which form is right."""
+"""Errors quote the value as typed, and hint at the right form."""
 
 import pytest
 

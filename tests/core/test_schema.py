@@ -1,4 +1,4 @@
-"""The JSON Schemas are true: what is defined fits, and what they refuse is refused when it is read."""
+"""The JSON Schemas accept exactly the definitions that the readers accept."""
 
 import json
 import re

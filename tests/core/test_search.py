@@ -1,6 +1,6 @@
-"""A search for the next tick that gives up: the due row is where to search on.
+"""A search for the next tick that reaches its limit: the due row holds where it continues.
 
-A search that gave up has not ended. Its due row holds an instant that is no tick; planning that
+A search at its limit has not ended. Its due row holds an instant that is not a tick; planning that
 decides nothing and moves on, until the tick beyond is found or the trigger has really ended.
 """
 

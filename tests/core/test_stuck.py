@@ -1,4 +1,4 @@
-"""From when on a run counts as stuck."""
+"""When a run counts as stuck."""
 
 from onbeat.core.runs.stuck import ENOUGH, LEAST, Limit, is_stuck, p99, stuck_after
 

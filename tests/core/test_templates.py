@@ -198,7 +198,7 @@ class TestTexts:
             ("{{ '' }}", ""),
         ],
     )
-    def test_braces_can_stand_beside_and_within_expressions(self, text, expected):
+    def test_braces_may_be_beside_and_within_expressions(self, text, expected):
         assert rendered(text) == expected
 
     def test_text_of_one_expression_keeps_the_type_of_its_value(self):

@@ -60,7 +60,7 @@ def test_edit_that_changes_no_tick_has_no_effect():
     assert effect(None, None) == TickDifference()
 
 
-def test_only_ticks_that_are_still_to_come_count():
+def test_only_future_ticks_count_in_a_difference():
     assert effect(None, {"at": "2026-01-05T00:00:00Z"}) == TickDifference()
     assert effect(None, {"at": "2026-01-05T00:00:01Z"}).gained == 1
     assert effect(None, {"at": "2026-01-12T00:00:00Z"}).gained == 1

@@ -1,4 +1,4 @@
-"""The laws that every trigger keeps, over random texts, zones and instants near clock changes."""
+"""Laws of every trigger, for random texts, zones and instants near clock changes."""
 
 import itertools
 from datetime import UTC, datetime

@@ -176,7 +176,7 @@ class TestWaiting:
     def test_waiting_run_names_the_nodes_that_offer_it(self):
         assert self.waits() == ["it waits for a free place on a node that offers it: one"]
 
-    def test_waiting_run_without_nodes_says_that_none_is_up(self):
+    def test_waiting_run_without_nodes_states_that_none_is_up(self):
         assert self.waits(nodes=[]) == ["it waits for a node: no node is up (start one: onbeat up)"]
 
     def test_waiting_run_names_what_no_node_offers(self):
@@ -343,9 +343,7 @@ class TestInstantsWithoutARow:
             ),
         ],
     )
-    def test_tick_to_come_of_a_disabled_schedule_says_that_it_will_be_skipped(
-        self, definition, said
-    ):
+    def test_future_tick_of_a_disabled_schedule_will_be_skipped(self, definition, said):
         given = {"every": "1h", "run": {"command": ["true"]}} | definition
         schedule = from_definition("report", json.dumps(given))
         found = explain(

@@ -1,4 +1,4 @@
-"""The runner of examples finds what is not true, and leaves nothing behind."""
+"""The runner of examples detects wrong output, and leaves no process behind."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every page that shows commands shows what they do."""
+"""Every page that shows commands shows their actual output."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The reference has every verb, option and operation that there is, and none that is not."""
+"""The reference has exactly the existing verbs, options and operations."""
 
 import json
 import re
@@ -91,7 +91,7 @@ def api(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def served(api):
-    """What the API says of itself, by the ids of its operations."""
+    """The operations of the OpenAPI document, by their ids."""
     document = api.get("/openapi.json").json()
     schemas = document["components"]["schemas"]
     return {
@@ -117,7 +117,7 @@ def _sent(told, schemas):
 
 
 def shown(name):
-    """Return what the page says of an operation, in the line below its heading."""
+    """Return the line below the heading of an operation."""
     line = OPERATIONS[name].strip().splitlines()[0]
     first, *rest = line.split(" · ")
     method, path = first.strip("`").split(" ")

@@ -1,4 +1,4 @@
-"""A node's lease: when it holds, when it does not, and who notices."""
+"""The lease of a node: when it holds, when it expires, and how it is renewed."""
 
 import asyncio
 import contextlib

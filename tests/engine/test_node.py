@@ -1,4 +1,4 @@
-"""A node's parts: what starts when, how much it catches up, and who could be split from whom."""
+"""The parts of a node: starting, stopping, catch-up allowance, and separate roles."""
 
 import asyncio
 import errno

@@ -447,7 +447,7 @@ def test_other_2xx_without_declared_feedback_is_a_success(server, status):
 
 
 @pytest.mark.parametrize("url", ["", "https://onbeat.example"])
-def test_accepted_run_without_a_callback_address_says_so_in_its_output(server, caplog, url):
+def test_accepted_run_without_a_callback_address_has_that_in_its_output(server, caplog, url):
     async def callback(key):
         return {"Onbeat-Callback-Token": "t"} | ({"Onbeat-Callback": f"{url}/{key}"} if url else {})
 

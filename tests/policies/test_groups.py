@@ -1,4 +1,4 @@
-"""Runs that wait for a place: groups, priorities, deadlines to start by, and rates."""
+"""Groups, priorities, start deadlines and rates."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""An hour of minutely ticks whose runs last five seconds: every tick starts, whoever reports the outcome."""
+"""An hour of minutely ticks whose runs last five seconds: every tick starts."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What keeps a schedule from starting anything: pauses, too many failures, and being disabled."""
+"""Schedules that start no runs: paused, paused after failures, and disabled."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Long chains of schedules that follow each other: what it costs to define them, in statements."""
+"""Long chains of schedules that follow each other: the number of statements to define them."""
 
 import itertools
 

@@ -1,6 +1,6 @@
-"""What every store promises, read from top to bottom as the life of a schedule.
+"""The contract of every store, in the order of a schedule's life.
 
-It is noon on New Year's Day; schedules are hourly and called `report` unless a test says otherwise.
+It is noon on New Year's Day; schedules are hourly and called `report` by default.
 """
 
 import asyncio

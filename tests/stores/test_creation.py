@@ -1,4 +1,4 @@
-"""Many schedules defined at once are what they are when each is defined by itself."""
+"""Schedules defined in bulk equal schedules defined one by one."""
 
 import pytest
 

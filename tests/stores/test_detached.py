@@ -106,9 +106,7 @@ async def test_stopped_node_leaves_a_detached_run_to_the_next(world):
 
 
 @pytest.mark.parametrize("update_waiting", [False, True])
-async def test_a_detached_run_is_reattached_by_its_own_revision_after_an_edit(
-    world, update_waiting
-):
+async def test_detached_run_is_reattached_by_its_revision_after_an_edit(world, update_waiting):
     before = await lost(world)
     await world.define(run={"command": ["true"]}, update_waiting=update_waiting)
     found = await world.start_one()

@@ -1,4 +1,4 @@
-"""What every store promises of what systems keep beside schedules."""
+"""The contract of every store for documents of systems."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The outbox of a store: each event is looked at once, each message is taken by one, on either database."""
+"""The outbox of a store: each event is processed once, and each message claimed by one sender."""
 
 import asyncio
 from contextlib import suppress

@@ -1,6 +1,6 @@
-"""What stores promise of groups, deadlines, chains, conditions, ends asked for, and backfills.
+"""The contract of stores for groups, deadlines, chains, conditions, cancellations and backfills.
 
-It is noon on New Year's Day; schedules are hourly and called `report` unless a test says otherwise.
+It is noon on New Year's Day; schedules are hourly and called `report` by default.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Behind PgBouncer in transaction mode: every transaction may be another server process's."""
+"""Behind PgBouncer in transaction mode: every transaction may use another server process."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What is PostgreSQL's own: several nodes at once, a server that comes and goes, and who may use it."""
+"""PostgreSQL only: several nodes, a server that fails and returns, and access rights."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""What was acknowledged is there after the power went: a file system that forgets unsynced writes.
+"""Acknowledged writes survive power loss, on a file system that loses unsynced writes.
 
 The files are real; beside them, this one remembers what each held when it was last synced, and what
 was written since. When the power goes, any part of that may have reached the disk, sector by sector.

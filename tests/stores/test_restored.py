@@ -31,7 +31,7 @@ async def restore(world, *, later=True):
 
 
 async def nothing_starts(world):
-    """Plan and claim as long as there is anything, and say that there was nothing to start."""
+    """Plan and claim until nothing is left; return whether no run was started."""
     await world.plan()
     return await world.claim() == []
 

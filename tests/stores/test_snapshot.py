@@ -1,6 +1,6 @@
 """Snapshots of a store, from which a simulation starts.
 
-It is noon on New Year's Day; schedules are hourly and called `report` unless a test says otherwise.
+It is noon on New Year's Day; schedules are hourly and called `report` by default.
 """
 
 from onbeat.core.runs.decisions import Due

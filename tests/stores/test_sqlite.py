@@ -1,4 +1,4 @@
-"""What is SQLite's own: the file, its refusals, the writer's thread and group commit."""
+"""SQLite only: the file and its errors, the writer thread and group commit."""
 
 import asyncio
 import stat
@@ -311,7 +311,7 @@ class TestZoneData:
         if due_at is not None:  # as if other rules had computed it
             tamper(path, f"UPDATE due SET due_at = {due_at}000, run_at = {due_at} WHERE schedule_id = 'zoned'")  # fmt: skip
 
-    def test_newer_data_computes_due_rows_anew(self, path):
+    def test_newer_zone_data_recomputes_due_rows(self, path):
         async def play():
             clock = ManualClock("2026-01-01T12:00:00Z")
             await self.with_stored(path, clock, "2000.1", due_at=1_767_340_800 + 3600)

@@ -1,6 +1,6 @@
-"""Runs that take too long: found by their schedule's own past or its `warn_after`, marked once.
+"""Runs that take too long: detected by past runs or `warn_after`, and marked once.
 
-It is noon on New Year's Day; schedules are hourly and called `report` unless a test says otherwise.
+It is noon on New Year's Day; schedules are hourly and called `report` by default.
 """
 
 import asyncio

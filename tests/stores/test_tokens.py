@@ -1,4 +1,4 @@
-"""What every store promises of tokens, links and sessions."""
+"""The contract of every store for tokens, links and sessions."""
 
 import asyncio
 

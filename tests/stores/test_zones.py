@@ -1,7 +1,7 @@
-"""Following new time zone data, on both databases: no tick starts at a time that it denies.
+"""Following new time zone data: no tick starts at a time that is invalid by the new data.
 
 It is noon UTC on New Year's Day; `berlin` ticks at 14:30 there, which is 13:30 UTC. Due rows "of older
-data" are put elsewhere by hand, as rules that have changed since would have computed them.
+data" are moved by the tests, as rules that have changed since would have computed them.
 """
 
 import asyncio

@@ -137,7 +137,7 @@ TYPES = ["", "text/plain", "application/xml", "application/json; charset=utf-16"
 
 @dataclass(frozen=True)
 class Odd:
-    """A request, as bytes. `waits`: it announces more data, so that there is no response."""
+    """A request as bytes. `waits`: it announces more data, so that no response is sent."""
 
     n: int
     kind: str

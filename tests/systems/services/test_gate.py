@@ -1,4 +1,4 @@
-"""The gate of the timers and its parent: while one is off, there are no timers."""
+"""The gate of the timers and its parent: while one is closed, no timer exists."""
 
 import ast
 import asyncio

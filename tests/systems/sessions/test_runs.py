@@ -451,7 +451,7 @@ def test_prompt_may_contain_the_date_and_the_last_run(world):
 
 
 @pytest.mark.req("C7", "C42")
-def test_errors_are_logged_with_their_prefix_and_stop_nothing(world, logged):
+def test_errors_are_logged_with_their_prefix_and_later_prompts_are_sent(world, logged):
     async def story(world):
         await world.put("daily")
         await world.let_pass("1h")
@@ -628,7 +628,7 @@ def test_next_run_of_a_weekday_cron_is_the_next_weekday(world):
 
 
 @pytest.mark.req("C53", "C56")
-def test_all_times_are_utc_whatever_the_zone_of_the_machine(world, monkeypatch):
+def test_times_are_utc_in_any_zone_of_the_machine(world, monkeypatch):
     async def first(world):
         await world.put("daily")
         await world.put("off", enabled=False)
