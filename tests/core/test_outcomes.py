@@ -418,7 +418,7 @@ class TestReleasing:
         assert lines(found)[0] == "release 12:30"
 
 
-class TestJudging:
+class TestRecheck:
     """A run that was decided before it was due is judged again when it is."""
 
     def judged(self, run, *others, **given):
@@ -488,7 +488,7 @@ class TestJudging:
         assert words(found) == "skip 12:50 overlap 11:00"
 
 
-class TestJudgingReplacements:
+class TestRecheckUnderReplace:
     def judged(self, run, *others):
         schedule = a_schedule(overlap="replace")
         return lines(recheck_overlap(schedule, run, [run, *others], now=ms("13:00")))
@@ -519,7 +519,7 @@ class TestJudgingReplacements:
         assert self.judged(waiting("12:50", request_id="x"), a_run()) == ["launch 12:50"]
 
 
-class TestMakingWay:
+class TestDisplace:
     def test_displace_without_runs_waits_for_none(self):
         assert displace([]) == ([], None)
 

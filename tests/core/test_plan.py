@@ -145,7 +145,7 @@ def test_shortcut_for_plain_triggers_gives_the_same_plan(when, monkeypatch):
     assert {type(d) for found in ways[0] for d in found.decisions} >= {Launch}
 
 
-class TestMost:
+class TestDecisionLimit:
     def test_plan_decides_at_most_its_limit_and_leaves_the_rest_due(self):
         schedule = a_schedule(every="1s", grace="10m", overlap="allow")
         found = decided(schedule, now="13:05")

@@ -135,7 +135,7 @@ class TestFollowing:
         assert follows(a_schedule("report", after=itself)) == {"report"}
 
 
-class TestTimedLike:
+class TestSameTiming:
     @pytest.mark.parametrize(
         "same", [{"every": "60m"}, {"overlap": "queue"}, {"rate": "1/d"}, {"enabled": False}]
     )

@@ -193,7 +193,7 @@ class TestDaily:
             daily(given)
 
 
-class TestThePast:
+class TestEventTriggers:
     def test_startup_ticks_once_per_start(self):
         trigger, past = startup("30s"), happened(startup("30s"))
         assert trigger.next_after(T, past) == T + 30

@@ -21,7 +21,7 @@ async def share(world):
     await world.tick()
 
 
-class TestBy:
+class TestCallersOfChanges:
     async def test_every_change_names_its_caller(self, world):
         ann = world.store.as_caller("ann")
         await ann.upsert([a_schedule("report")])
@@ -178,7 +178,7 @@ class TestSources:
         assert (done.change, (await world.schedule()).source) == ("unchanged", "two.yaml")
 
 
-class TestWhich:
+class TestFiltersAndPages:
     async def test_schedules_are_filtered(self, world):
         await world.store.upsert([a_schedule("a/one"), a_schedule("b/two")], source="x.yaml")
         await world.store.upsert([a_schedule("c_3", every="90s")], user_id="ann")
@@ -229,7 +229,7 @@ class TestWhich:
         assert await found(before=skipped) == [first]
 
 
-class TestTold:
+class TestEvents:
     async def test_events_can_be_read_without_known_ones(self, world):
         await world.store.upsert([a_schedule("a"), a_schedule("b")])
         await world.store.pause("a")

@@ -460,7 +460,7 @@ class TestUpdateWaiting:
         )
 
 
-class TestForeseeing:
+class TestPreview:
     async def foreseen(self, world, new, **asked):
         found = await world.store.before_edits(["report"])
         return forecast_edit(found.get("report"), new, now=world.clock.now(), **asked)

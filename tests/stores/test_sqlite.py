@@ -44,7 +44,7 @@ def tamper(path, statement):
     database.close()
 
 
-class TestTheFile:
+class TestFile:
     async def make(self, path):
         store = await opened(path)
         await store.upsert([a_schedule()])
@@ -178,7 +178,7 @@ class TestTheFile:
         assert foreign == ["schedules"]
 
 
-class TestAFullDisk:
+class TestFullDisk:
     def test_full_disk_changes_nothing_and_writes_resume_with_space(self, path):
         async def play():
             store = await opened(path, inline=True)
@@ -199,7 +199,7 @@ class TestAFullDisk:
         assert asyncio.run(play()) == (["small"], 201)
 
 
-class TestTheLock:
+class TestLock:
     def test_second_node_is_refused_with_the_holder(self, path):
         async def play():
             first, second = await opened(path), await opened(path)
@@ -219,7 +219,7 @@ class TestTheLock:
         assert after is None
 
 
-class TestTheWriter:
+class TestWriter:
     def test_waiting_calls_share_one_commit(self, path):
         async def play():
             store = await opened(path)

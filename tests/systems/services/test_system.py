@@ -798,7 +798,7 @@ class TestManyTimers:
         assert len(asked) < 10, asked
 
 
-class TestTheFileDecides:
+class TestDefinitionsOfTheFile:
     @pytest.mark.parametrize("change", [{"target": "gone"}, {"id": "other"}])
     @pytest.mark.req("S73")
     def test_removed_or_invalid_timer_stops_running(self, world, change):
