@@ -25,7 +25,7 @@ from onbeat.errors import (
     quote_value,
     without_password,
 )
-from onbeat.files.regular import read_regular
+from onbeat.host.regular_files import read_regular
 from onbeat.ports.store import Role
 
 LogLevel = Literal["debug", "info", "warning", "error"]

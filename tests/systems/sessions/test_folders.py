@@ -11,7 +11,7 @@ import pytest
 
 from onbeat import Onbeat
 from onbeat.app.settings import Settings
-from onbeat.files import atomic
+from onbeat.host import atomic
 from onbeat.systems.sessions import files as on_disk
 from onbeat.systems.sessions.files import Files
 from tests.systems.sessions.conftest import STANDUP, Server
