@@ -11,8 +11,8 @@ import apsw
 import psycopg
 import pytest
 
-from onbeat.app import onbeat as app
 from onbeat.app.settings import Settings
+from onbeat.app.stores import move_to_postgres
 from onbeat.core.runs.run import Failed, Succeeded
 from onbeat.errors import InvalidSettings, StoreHeld, StoreUnusable
 from onbeat.ports.store import Finished, Node
@@ -89,7 +89,9 @@ def without_nul(run):
 
 
 def moved(path, url):
-    return asyncio.run(app.move(Settings(database=f"sqlite:///{path}"), Settings(database=url)))
+    return asyncio.run(
+        move_to_postgres(Settings(database=f"sqlite:///{path}"), Settings(database=url))
+    )
 
 
 def test_everything_is_as_it_was_and_goes_on(path, postgres_url):
@@ -202,7 +204,7 @@ def test_a_file_that_has_a_node_is_not_moved(path, postgres_url):
         await store.register(NODE)
         try:
             with pytest.raises(StoreHeld, match="onbeat down"):
-                await app.move(
+                await move_to_postgres(
                     Settings(database=f"sqlite:///{path}"), Settings(database=postgres_url)
                 )
         finally:
@@ -220,7 +222,7 @@ def test_it_goes_from_a_file_to_postgresql_and_no_other_way(path, postgres_url):
         (postgres_url, postgres_url),
     ):
         with pytest.raises(InvalidSettings, match="from a SQLite file to PostgreSQL"):
-            asyncio.run(app.move(Settings(database=source), Settings(database=target)))
+            asyncio.run(move_to_postgres(Settings(database=source), Settings(database=target)))
 
 
 def test_the_command_says_what_went_where(path, postgres_url):
