@@ -478,7 +478,7 @@ def table_of(surface, cells):
 
 @pytest.mark.parametrize("up_after", ["0s", "1h"], ids=["up_at_once", "up_an_hour_later"])
 @pytest.mark.parametrize("make", SURFACES, ids=lambda make: make.name)
-def test_an_edit_does_on_every_surface_what_the_rule_says(make, database, tmp_path, up_after):
+def test_edit_follows_the_rule_on_every_surface(make, database, tmp_path, up_after):
     surface = make()
     world = EditHarness(Path(tmp_path), database, surface)
     cells = asyncio.run(asyncio.wait_for(world.play(up_after), 60))
@@ -499,6 +499,6 @@ def test_an_edit_does_on_every_surface_what_the_rule_says(make, database, tmp_pa
         assert attempt.timeout == said.policy.timeout
 
 
-def test_the_table_has_at_least_forty_cells_on_six_surfaces():
+def test_edit_rule_table_has_at_least_forty_cells_on_six_surfaces():
     assert len(SURFACES) >= 6
     assert sum(len(make().cells()) for make in SURFACES) >= 40

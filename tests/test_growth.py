@@ -37,7 +37,7 @@ def grown():
 
 
 @pytest.mark.parametrize(("told", "growth"), [(told, growth) for told, growth, _ in USES])
-def test_work_of_a_use_case_grows_no_more_than_its_answer(grown, told, growth):
+def test_work_of_a_use_case_grows_at_most_with_its_result(grown, told, growth):
     small, large = (each[told] for each in grown)
     times = 1 if growth == "flat" else TIMES
     assert large.statements <= small.statements * (times if growth == "linear" else 1.5)

@@ -180,7 +180,7 @@ def test_acknowledged_writes_survive_power_loss(disk, tmp_path, seed):
         assert found == noted
 
 
-def test_less_than_full_would_lose_it(disk, tmp_path, monkeypatch):
+def test_synchronous_normal_would_lose_writes(disk, tmp_path, monkeypatch):
     """So the test above can fail: with one setting less, most lives lose what was answered."""
     connect = sqlite_database.connect
 

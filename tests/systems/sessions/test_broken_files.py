@@ -92,7 +92,7 @@ def test_a_corrupt_last_run_is_refused_with_a_hint(world):
     world.play(story)
 
 
-def test_a_number_that_is_written_for_enabled_is_noticed(world):
+def test_number_written_for_enabled_is_reported(world):
     async def story(world):
         await world.put("daily")
         world.edit("daily", "definition.json", enabled=1)
@@ -176,7 +176,7 @@ def test_file_broken_at_first_sight_is_listed_and_returned(world, name, text, to
 
 
 @pytest.mark.parametrize("how", ["repaired", "put", "deleted", "removed", "repaired while down"])
-def test_file_that_was_broken_at_first_sight_is_forgotten_when_it_is_right(world, how):
+def test_repaired_file_is_no_longer_listed_as_broken(world, how):
     world.write("new", "definition.json", "{")
 
     async def story(world):
