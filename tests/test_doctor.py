@@ -19,7 +19,7 @@ from onbeat.doctor.certificates import expires_at
 from onbeat.doctor.diagnose import CHECKS, gather_facts, judge
 from onbeat.doctor.findings import InstallationFacts, length, names, size
 from onbeat.errors import InvalidSettings
-from onbeat.files.extras import install_command
+from onbeat.host.extras import install_command
 from onbeat.ports.rows import NodeRow, Overview, StoreFigures, ZoneDataProgress
 from onbeat.ports.store import Node
 from onbeat.stores.postgres.diagnostics import look as look_at_server

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from onbeat.files import extras
-from onbeat.files.extras import install_command, upgrade_command
+from onbeat.host import extras
+from onbeat.host.extras import install_command, upgrade_command
 
 ROOT = Path(__file__).parent.parent
 

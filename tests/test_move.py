@@ -11,8 +11,8 @@ import apsw
 import psycopg
 import pytest
 
-from onbeat.app import onbeat as app
 from onbeat.app.settings import Settings
+from onbeat.app.stores import move_to_postgres
 from onbeat.core.runs.run import Failed, Succeeded
 from onbeat.errors import InvalidSettings, StoreHeld, StoreUnusable
 from onbeat.ports.store import Finished, Node
@@ -89,7 +89,9 @@ def without_nul(run):
 
 
 def moved(path, url):
-    return asyncio.run(app.move(Settings(database=f"sqlite:///{path}"), Settings(database=url)))
+    return asyncio.run(
+        move_to_postgres(Settings(database=f"sqlite:///{path}"), Settings(database=url))
+    )
 
 
 def test_moved_database_has_all_rows_and_continues(path, postgres_url):
@@ -202,7 +204,7 @@ def test_file_held_by_a_node_is_not_moved(path, postgres_url):
         await store.register(NODE)
         try:
             with pytest.raises(StoreHeld, match="onbeat down"):
-                await app.move(
+                await move_to_postgres(
                     Settings(database=f"sqlite:///{path}"), Settings(database=postgres_url)
                 )
         finally:
@@ -220,7 +222,7 @@ def test_move_only_from_a_file_to_postgresql(path, postgres_url):
         (postgres_url, postgres_url),
     ):
         with pytest.raises(InvalidSettings, match="from a SQLite file to PostgreSQL"):
-            asyncio.run(app.move(Settings(database=source), Settings(database=target)))
+            asyncio.run(move_to_postgres(Settings(database=source), Settings(database=target)))
 
 
 def test_move_prints_the_number_of_rows(path, postgres_url):

@@ -7,8 +7,8 @@ import pytest
 
 from onbeat.app.settings import Settings
 from onbeat.errors import InvalidFile, InvalidSchedule, InvalidSettings
-from onbeat.files.regular import read_regular
-from onbeat.files.secrets import read_secret
+from onbeat.host.regular_files import read_regular
+from onbeat.host.secrets import read_secret
 from onbeat.sources.exposes import Exposes
 from onbeat.sources.ics import ics_items
 from onbeat.sources.plain_files import read_fields

@@ -19,8 +19,8 @@ from onbeat.core.runs.run import Failed, Succeeded
 from onbeat.core.schedule import read_schedule
 from onbeat.core.target import Target
 from onbeat.errors import InvalidSchedule, NotAllowed
-from onbeat.files import secrets as references
-from onbeat.files.secrets import LONGEST_SECRET, Redactor, SecretReferences, read_secret
+from onbeat.host import secrets as references
+from onbeat.host.secrets import LONGEST_SECRET, Redactor, SecretReferences, read_secret
 from onbeat.launchers.command import ProcessLauncher
 from onbeat.launchers.http.launcher import HttpLauncher
 from onbeat.ports.store import Attempt

@@ -169,7 +169,7 @@ def test_why_names_the_start_that_a_queue_would_have_given(name):
     found, wrong = told(SCRIPTS[name]), []
     for schedule, tick, why, right in found.ticks():
         if right.instead is not None and right.latest is None:
-            said = "at {}" if right.is_next else "after those before it, from {} on"
+            said = "at {}" if right.is_next else "after the ticks before it, from {} on"
             said = f"with overlap=queue it would have started {said.format(rfc3339(right.instead))}"
             if why.instead != said:
                 wrong.append(f"{schedule} {found.when(tick)}: {why.instead!r}, and not {said!r}")

@@ -19,7 +19,7 @@ from onbeat.app.onbeat import Onbeat
 from onbeat.app.settings import Settings
 from onbeat.core.explain.why import Why
 from onbeat.events import Event
-from onbeat.files.extras import install_command
+from onbeat.host.extras import install_command
 from onbeat.ports.clock import Clock
 from onbeat.ports.rows import RunRow
 

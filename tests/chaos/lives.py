@@ -15,7 +15,7 @@ from tests.chaos.processes import is_halted
 from tests.chaos.workload import Workload
 
 STOP_GRACE = "2s"
-UP, ANEW = b" is up on ", b"joins anew as another node"
+UP, ANEW = b" is up on ", b"registers again as another node"
 
 
 class Life:

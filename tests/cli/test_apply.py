@@ -347,7 +347,7 @@ def test_watched_file_is_applied_again_after_a_change(caplog):
     caplog.set_level("INFO", "onbeat")
     write(TWO)
     assert watching(TWO.replace("1h", "2h"), None, None) == {"clean": 1, "report": 2}
-    assert [each.getMessage() for each in caplog.records if each.name == "onbeat.files"] == [
+    assert [each.getMessage() for each in caplog.records if each.name == "onbeat.host"] == [
         "onbeat.yaml: applied: 1 changed, 1 unchanged"
     ]
 
@@ -368,7 +368,7 @@ def test_broken_watched_file_is_logged_in_full_and_changes_nothing(caplog):
         "clean": 1,
         "report": 1,
     }
-    told = [each.getMessage() for each in caplog.records if each.name == "onbeat.files"]
+    told = [each.getMessage() for each in caplog.records if each.name == "onbeat.host"]
     assert [line.partition(": ")[0] for line in told[:-1]] == [
         f"onbeat.yaml:{n}" for n in (4, 5, 6, 7)
     ]

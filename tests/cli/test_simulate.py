@@ -165,7 +165,7 @@ def test_closed_gate_and_a_cut_simulation_are_reported_on_stderr():
     closed, cut = done.stderr.splitlines()
     assert closed == "the gate is CLOSED: the simulation assumes that it is open"
     assert cut.startswith("cut off at 20")
-    assert cut.endswith(": a simulation covers at most five years (ask for less)")
+    assert cut.endswith(": a simulation covers at most five years (simulate a shorter time)")
     assert json.loads(done.stdout)["cut_off"] == "a simulation covers at most five years"
 
 

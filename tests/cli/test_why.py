@@ -140,7 +140,11 @@ def test_backfill_of_over_a_hundred_runs_waits_for_a_node(two):
 @pytest.mark.parametrize(
     ("asked", "code", "problem"),
     [
-        (("--from", "2020-01-01", "--to", "2030-01-01"), 4, "backfill: 87696 ticks (10000 at most"),
+        (
+            ("--from", "2020-01-01", "--to", "2030-01-01"),
+            4,
+            "backfill: the range has 87696 ticks (10000 at most",
+        ),
         (
             ("--from", "2020-01-03", "--to", "2020-01-02"),
             4,

@@ -61,7 +61,7 @@ PLACEHOLDERS = {
 VARYING = (
     (PLACEHOLDERS["time"], "<time>"),
     (PLACEHOLDERS["away"], "<away>"),
-    (PLACEHOLDERS["secret"] + r"(?= \(opens once)", "<secret>"),
+    (PLACEHOLDERS["secret"] + r"(?=\s+\(opens once)", "<secret>"),
     (r"(?<=process )\d+", "<n>"),
     (r"^\d+(?= {2,}\S)", "<n>"),
     (r"\b\d+ms$", "<took>"),

@@ -31,7 +31,7 @@ async def with_older_data(clock, count):
 
 def test_node_follows_zone_data_beside_its_work(monkeypatch, caplog):
     caplog.set_level("INFO", "onbeat.engine")
-    monkeypatch.setattr(zone_data, "AT_ONCE", 10)
+    monkeypatch.setattr(zone_data, "BATCH", 10)
     monkeypatch.setattr(following, "BATCH", 10)
 
     async def story():

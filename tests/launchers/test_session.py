@@ -217,8 +217,8 @@ def test_launch_without_a_server_fails_without_retry():
         ({"prompt": 7}, "session.prompt: 7 is not a text"),
         ({"prompt": "x", "persist": 1}, "session.persist: 1 is not a boolean"),
         ({"prompt": "x", "mode": "y"}, "session.mode: no field has this name"),
-        ({"prompt": "x", "url": "ftp://x"}, "session.url: 'ftp://x' is no URL"),
-        ({"prompt": "x", "url": "http://u:p@x"}, "session.url: 'x' is no URL"),
+        ({"prompt": "x", "url": "ftp://x"}, "session.url: 'ftp://x' is not a valid URL"),
+        ({"prompt": "x", "url": "http://u:p@x"}, "session.url: 'x' is not a valid URL"),
     ],
 )
 def test_invalid_session_target_is_refused_when_defined(session, error):

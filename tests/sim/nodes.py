@@ -72,7 +72,7 @@ class SimNode:
                 self.world.seen["a due row of older zone data"] += by != 0
             return nodes.register(tx, node, RescueResult())
 
-        with patch.object(zone_data, "AT_ONCE", 1), patch.object(zone_data, "MOST_SOON", 1):
+        with patch.object(zone_data, "BATCH", 1), patch.object(zone_data, "MOST_SOON", 1):
             return await self.store._worker.write(call)
 
     @property

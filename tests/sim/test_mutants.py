@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from tests.sim.mutants import MUTANTS, ROOT, main
+from tests.sim.mutants import MUTANTS, NODE_FILE, NODE_TESTS, ROOT, STORE_FILES, main
 from tests.sim.mutate import (
     WORD,
     Mutant,
@@ -54,6 +54,12 @@ def test_module_without_a_mutant_is_written_as_it_is():
 def test_mutants_have_different_names_and_changes():
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
     assert len({(mutant.place, mutant.edit) for mutant in MUTANTS}) == len(MUTANTS)
+
+
+def test_tests_that_mutants_out_of_reach_need_exist():
+    assert all(file.is_file() for file in STORE_FILES)
+    names = {getattr(statement, "name", None) for statement in parsed(NODE_FILE).body}
+    assert names >= set(NODE_TESTS)
 
 
 def test_list_prints_the_chosen_mutants(capsys):

@@ -43,7 +43,7 @@ class Followed:
         until = self.looks + times
         async with asyncio.timeout(10):
             while self.looks < until:
-                self.live.heard(0, ())
+                self.live.wake(0, ())
                 await asyncio.sleep(0.02)
 
 

@@ -26,7 +26,7 @@ def at(text, day=1):
 @pytest.fixture
 def small_batches(monkeypatch):
     """Nothing is followed before a node plans, but for one schedule."""
-    monkeypatch.setattr(zone_data, "AT_ONCE", 1)
+    monkeypatch.setattr(zone_data, "BATCH", 1)
     monkeypatch.setattr(zone_data, "MOST_SOON", 0)
 
 
@@ -87,7 +87,7 @@ async def test_tick_moved_earlier_by_new_zone_data_is_planned_in_time(world, sma
 
 
 async def test_due_rows_of_the_next_hours_follow_zone_data_before_planning(world, monkeypatch):
-    monkeypatch.setattr(zone_data, "AT_ONCE", 1)
+    monkeypatch.setattr(zone_data, "BATCH", 1)
     for name in ("a", "b", "c"):
         await world.define(name)
     await world.define("soon", **BERLIN)

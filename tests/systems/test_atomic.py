@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onbeat.files.atomic import replace_file
+from onbeat.host.atomic_files import replace_file
 
 STEPS = [
     (tempfile, "mkstemp"), (os, "fchmod"), (os, "fsync"), (Path, "replace"), (os, "open"), (os, "close"),

@@ -15,7 +15,7 @@ from onbeat.core.notify.notifications import (
 )
 from onbeat.engine.outbox import LONGEST_SEND, ChannelAdapter, Outbox
 from onbeat.errors import InvalidSchedule, InvalidSettings, did_you_mean, quote_value
-from onbeat.files.secrets import read_secret
+from onbeat.host.secrets import read_secret
 from onbeat.ports.notifier import Notifier
 from onbeat.ports.store import Store
 

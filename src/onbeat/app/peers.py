@@ -21,7 +21,7 @@ from onbeat.core.notify.notifications import DeliveryRefused, DeliveryUnknown
 from onbeat.core.runs.run import Failed
 from onbeat.core.target import ON_RAY
 from onbeat.errors import InvalidSettings
-from onbeat.files.extras import install_command
+from onbeat.host.extras import install_command
 from onbeat.launchers.http.launcher import HttpLauncher
 from onbeat.notifiers.smtp import SmtpNotifier
 from onbeat.ports.http import HttpResponse

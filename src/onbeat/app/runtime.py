@@ -205,7 +205,7 @@ class Runtime:
             await engine.stop(self._settings.stop_grace / 1000)
         except Exception as error:  # noqa: BLE001 - `ended` carries it to the caller
             self.ended.set_exception(error)
-            self.ended.exception()  # marked as retrieved: nobody may await `ended`
+            self.ended.exception()  # marked as retrieved: `ended` may have no reader
         else:
             self.ended.set_result(None)
 

@@ -7,17 +7,31 @@ it is written, even if a later source overrides it.
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal, get_args
 
-from onbeat.core.notify.channels import Channel, read_channels
-from onbeat.core.time.durations import parse_duration
-from onbeat.core.web_origins import read_origins
+from onbeat.app.setting_values import (
+    FLAGS,
+    FLOWS_NAMES,
+    LISTS,
+    NUMBERS,
+    READERS,
+    SYSTEMS,
+    TABLES,
+    WORKFLOWS_NAMES,
+    CatchupPolicy,
+    HttpTargets,
+    JwtAlgorithm,
+    LogFormat,
+    LogLevel,
+    OverlapPolicy,
+    Reader,
+    TimerLevel,
+)
+from onbeat.core.notify.channels import Channel
 from onbeat.errors import (
     InvalidSchedule,
     InvalidSettings,
@@ -25,18 +39,8 @@ from onbeat.errors import (
     quote_value,
     without_password,
 )
-from onbeat.files.regular import read_regular
+from onbeat.host.regular_files import read_regular
 from onbeat.ports.store import Role
-
-LogLevel = Literal["debug", "info", "warning", "error"]
-LogFormat = Literal["auto", "text", "json"]
-HttpTargets = Literal["any", "public"]
-OverlapPolicy = Literal["allow", "skip", "queue"]
-CatchupPolicy = Literal["none", "fire_immediately", "spread"]
-TimerLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
-JwtAlgorithm = Literal["RS256", "ES256", "EdDSA", "HS256"]
-
-Reader = Callable[[object], object]
 
 FILE = "onbeat.toml"
 LISTEN = "127.0.0.1:8585"
@@ -232,7 +236,7 @@ def _from_file(
     found = {}
     for key, value in _with_tables_flat(given, at=str(name)).items():
         at = f"{name}: {_spelled(key)}"
-        if key not in _READERS:
+        if key not in READERS:
             raise _unknown(at, _meant_in_file(key, value))
         found[key] = _read(key, value, at=at)
     return found
@@ -242,10 +246,10 @@ def _meant_in_file(key: str, value: object) -> str:
     """Return a hint for an unknown setting: where it belongs, or a similar name."""
     for system in SYSTEMS:
         name = key.removeprefix(f"{system}_")
-        if name != key and name in _READERS:
+        if name != key and name in READERS:
             return f"{name} belongs above [{system}]"
     near = get_close_matches(key[:64], SYSTEMS, n=1) if isinstance(value, dict) else ()
-    return f"did you mean [{near[0]}]?" if near else did_you_mean(key, _READERS)
+    return f"did you mean [{near[0]}]?" if near else did_you_mean(key, READERS)
 
 
 def _with_tables_flat(given: Mapping[str, object], *, at: str) -> dict[str, object]:
@@ -279,7 +283,7 @@ def _from_foreign_variables(
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
-    known = {PREFIX + name.upper(): name for name in _READERS.keys() - _TABLES}
+    known = {PREFIX + name.upper(): name for name in READERS.keys() - TABLES}
     found = {}
     for variable in sorted(environment):
         if not variable.startswith(PREFIX) or variable == CONFIG or variable in SET_FOR_COMMANDS:
@@ -298,8 +302,8 @@ def _from_flags(flags: Mapping[str, object]) -> dict[str, object]:
     found = {}
     for name, value in flags.items():
         at = f"--{_spelled(name).replace('_', '-')}"
-        if name not in _READERS.keys() - _TABLES:
-            raise _unknown(at, did_you_mean(name, _READERS.keys() - _TABLES))
+        if name not in READERS.keys() - TABLES:
+            raise _unknown(at, did_you_mean(name, READERS.keys() - TABLES))
         if value is not None:
             plain = _as_in_a_file(name, value) if isinstance(value, str) else value
             found[name] = _read(name, plain, at=at)
@@ -316,17 +320,17 @@ def _parse(name: str, text: str) -> dict[str, object]:
 
 def _as_in_a_file(name: str, text: str) -> object:
     """Convert a text to the type that a file has; an invalid one stays as it is, to be refused."""
-    if name in _NUMBERS and re.fullmatch(r"-?[0-9]{1,18}", text.strip()):
+    if name in NUMBERS and re.fullmatch(r"-?[0-9]{1,18}", text.strip()):
         return int(text)
-    if name in _FLAGS and text.strip().lower() in ("true", "false"):
+    if name in FLAGS and text.strip().lower() in ("true", "false"):
         return text.strip().lower() == "true"
-    if name in _LISTS:
+    if name in LISTS:
         return [part.strip() for part in text.split(",")] if text.strip() else []
     return text
 
 
 def _read(name: str, value: object, *, at: str) -> object:
-    return _read_by(_READERS[name], value, at=at)
+    return _read_by(READERS[name], value, at=at)
 
 
 def _read_by(reader: Reader, value: object, *, at: str) -> object:
@@ -343,273 +347,3 @@ def _unknown(at: str, hint: str) -> InvalidSettings:
 
 def _spelled(name: str) -> str:
     return name if re.fullmatch(r"[\w-]{1,64}", name) else quote_value(name)
-
-
-def _database(value: object) -> str:
-    # An address may contain a password: only its scheme is quoted.
-    forms = "sqlite:///relative.db, sqlite:////absolute.db, or postgresql://user@host/name"
-    text = _text(value)
-    address = re.fullmatch(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", text, re.DOTALL)
-    if address is None:
-        raise InvalidSettings("", "it has no scheme", hint=forms)
-    scheme, rest = address.groups()
-    if scheme in {"postgres", "postgresql"}:
-        return text
-    if scheme.startswith(("postgres+", "postgresql+")):
-        raise InvalidSettings("", "it names a driver", hint="postgresql://user@host/name")
-    if scheme != "sqlite":
-        raise InvalidSettings("", f"no database is called {quote_value(scheme)}", hint=forms)
-    if rest and not rest.startswith("/"):
-        raise InvalidSettings("", "SQLite has no host: a slash is missing", hint=forms)
-    if "?" in rest:
-        raise InvalidSettings("", "it has options after '?'", hint=forms)
-    if rest == "/:memory:" or (rest and rest[1:].rpartition("/")[2] in {"", ".", ".."}):
-        raise InvalidSettings("", "it does not name a file", hint=forms)
-    return text
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise InvalidSettings("", f"{quote_value(value)} is not a text", hint="a text in quotes")
-    if "\0" in value:
-        raise InvalidSettings("", "it contains a NUL character", hint="a path")
-    return value
-
-
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidSettings(
-            "", f"{quote_value(value)} is neither true nor false", hint="true or false"
-        )
-    return value
-
-
-def _whole(least: int, most: int) -> Callable[[object], int]:
-    def read(value: object) -> int:
-        hint = f"{least} to {most}"
-        if type(value) is not int:
-            raise InvalidSettings("", f"{quote_value(value)} is not a whole number", hint=hint)
-        if not least <= value <= most:
-            raise InvalidSettings("", f"{quote_value(value)} is out of bounds", hint=hint)
-        return value
-
-    return read
-
-
-def _length(least: str, most: str) -> Callable[[object], int]:
-    shortest, longest = parse_duration(least).elapsed, parse_duration(most).elapsed
-
-    def read(value: object) -> int:
-        seconds = parse_duration(value).elapsed
-        if not shortest <= seconds <= longest:
-            hint = f"{least} to {most}"
-            raise InvalidSettings("", f"{quote_value(value)} is out of bounds", hint=hint)
-        return seconds * 1000
-
-    return read
-
-
-def _choice(kind: object) -> Callable[[object], str]:
-    known = get_args(kind)
-
-    def read(value: object) -> str:
-        if value not in known:
-            raise InvalidSettings(
-                "", f"{quote_value(value)} is not a valid value", hint=did_you_mean(value, known)
-            )
-        return str(value)
-
-    return read
-
-
-def _timer_level(value: object) -> str:
-    return _choice(TimerLevel)(value.upper() if isinstance(value, str) else value)
-
-
-def _seconds(value: object) -> int:
-    return _whole(1, 86_400)(value) * 1000
-
-
-def _name(value: object) -> str:
-    text = _text(value)
-    if not re.fullmatch(r"[A-Za-z0-9._@-]{1,100}", text):
-        problem = f"{quote_value(text)} is not a user name"
-        raise InvalidSettings("", problem, hint="letters, digits and . _ @ -, at most 100")
-    return text
-
-
-def _roles(value: object) -> tuple[str, ...]:
-    known = get_args(Role)
-    if not isinstance(value, (list, tuple)) or not value:
-        raise InvalidSettings(
-            "", f"{quote_value(value)} is not a list of roles", hint='["plan", "run"]'
-        )
-    for role in value:
-        if role not in known:
-            raise InvalidSettings(
-                "", f"{quote_value(role)} is not a role", hint=did_you_mean(role, known)
-            )
-    return tuple(dict.fromkeys(value))
-
-
-def _names(value: object) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)):
-        raise InvalidSettings(
-            "", f"{quote_value(value)} is not a list", hint='such as ["HOME", "LANG"]'
-        )
-    for name in value:
-        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            quoted = name.partition("=")[0] if isinstance(name, str) else name
-            problem = f"{quote_value(quoted)} is not the name of a variable"
-            if quoted != name:
-                problem = f"{quote_value(quoted)} includes a value"
-            raise InvalidSettings("", problem, hint="names only, such as HOME")
-    return tuple(dict.fromkeys(value))
-
-
-def _listen(value: object) -> str:
-    hint = "such as 127.0.0.1:8585, [::1]:8585 or 0.0.0.0:443"
-    text = _text(value)
-    if not text:
-        return text
-    match = re.fullmatch(r"(localhost|[0-9.]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})", text)
-    if match is None or int(match[2]) > 65_535:
-        raise InvalidSettings("", f"{quote_value(text)} is not an address with a port", hint=hint)
-    with suppress(ValueError):
-        if match[1] != "localhost":
-            ip_address(match[1].strip("[]"))
-        return text
-    raise InvalidSettings("", f"{quote_value(match[1])} is not an address", hint=hint)
-
-
-def _url(example: str) -> Callable[[object], str]:
-    def read(value: object) -> str:
-        text = _text(value)
-        if text and not re.fullmatch(rf"https?://{HOST}(/[A-Za-z0-9._~/-]*)?", text):
-            problem = f"{quote_value(text.rpartition('@')[2])} is not a URL that others can use"
-            raise InvalidSettings("", problem, hint=f"such as {example}")
-        return text.rstrip("/")
-
-    return read
-
-
-def _executor(value: object) -> str:
-    return "ray" if value == "ray" else _url("http://127.0.0.1:8002, or ray")(value)
-
-
-def _ray_address(value: object) -> str:
-    text = _text(value)
-    if text and text not in {"auto", "local"} and not re.fullmatch(rf"(ray://)?{HOST}", text):
-        hint = "such as 10.0.0.7:6379, or auto for the one on this machine"
-        raise InvalidSettings(
-            "", f"{quote_value(text)} is not an address of a Ray cluster", hint=hint
-        )
-    return text
-
-
-def _hosts(value: object) -> tuple[str, ...]:
-    hint = 'such as ["onbeat.example.com"]'
-    if not isinstance(value, (list, tuple)):
-        raise InvalidSettings("", f"{quote_value(value)} is not a list", hint=hint)
-    for name in value:
-        if not isinstance(name, str) or not re.fullmatch(HOST, name):
-            raise InvalidSettings("", f"{quote_value(name)} is not a host", hint=hint)
-    return tuple(dict.fromkeys(name.lower() for name in value))
-
-
-def _networks(value: object) -> tuple[str, ...]:
-    hint = 'such as ["10.0.0.7", "10.1.0.0/16"]'
-    if not isinstance(value, (list, tuple)):
-        raise InvalidSettings("", f"{quote_value(value)} is not a list", hint=hint)
-    for name in value:
-        try:
-            ip_network(name if isinstance(name, str) else "")
-        except ValueError:
-            problem = f"{quote_value(name)} is neither an address nor a network"
-            raise InvalidSettings("", problem, hint=hint) from None
-    return tuple(dict.fromkeys(value))
-
-
-# A name or an address, with or without a port.
-HOST = r"(?:[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?"
-
-_READERS: dict[str, Reader] = {
-    "database": _database,
-    "output": _text,
-    "roles": _roles,
-    "concurrency": _whole(1, 100_000),
-    "lease": _length("1s", "1h"),
-    "stop_grace": _length("0s", "1d"),
-    "catchup_per_second": _whole(1, 100_000),
-    "keep": _length("1h", "36500d"),
-    "log_level": _choice(LogLevel),
-    "log_format": _choice(LogFormat),
-    "http_targets": _choice(HttpTargets),
-    "pass_env": _names,
-    "secrets": _text,
-    "listen": _listen,
-    "public_url": _url("https://onbeat.example.com"),
-    "hosts": _hosts,
-    "cors_origins": read_origins,
-    "trusted_proxies": _networks,
-    "rate_limit": _whole(1, 1_000_000),
-    "tls_cert": _text,
-    "tls_key": _text,
-    "tls_client_ca": _text,
-    "jwt_key": _text,
-    "jwt_algorithm": _choice(JwtAlgorithm),
-    "jwt_issuer": _text,
-    "jwt_audience": _text,
-    "lookahead": _length("1s", "1h"),
-    "services_file": _text,
-    "sessions_url": _url("http://127.0.0.1:53000"),
-    "sessions_folder": _text,
-    "sessions_cwd": _text,
-    "sessions_check": _length("1m", "1d"),
-    "sessions_busy_delay": _length("1m", "7d"),
-    "sessions_minimum": _length("1m", "1d"),
-    "sessions_most": _whole(1, 100_000),
-    "workflows_folder": _text,
-    "workflows_executor": _executor,
-    "workflows_token": _text,
-    "workflows_feedback": _flag,
-    "workflows_timeout": _length("1m", "30d"),
-    "workflows_overlap_policy": _choice(OverlapPolicy),
-    "workflows_catchup_policy": _choice(CatchupPolicy),
-    "workflows_jitter_ms": _whole(0, 7 * 86_400_000),
-    "ray_address": _ray_address,
-    "ray_lease": _length("5s", "1h"),
-    "ray_working_dir": _text,
-    "flows_exposes": _text,
-    "flows_panel": _url("http://127.0.0.1:3370"),
-    "flows_user": _name,
-    "flows_password": _text,
-    "flows_interval": _length("1s", "1d"),
-    "flows_log_file": _text,
-    "flows_log_file_level": _timer_level,
-    "flows_std_level": _timer_level,
-    "notify": read_channels,
-}
-_TABLES = {"notify"}  # set in the file only
-_FLAGS = {"workflows_feedback"}
-_NUMBERS = {
-    "concurrency", "catchup_per_second", "rate_limit", "sessions_most", "workflows_jitter_ms",
-}  # fmt: skip
-SYSTEMS = ("flows", "services", "sessions", "workflows", "ray")
-# Variables of the schedulers that Onbeat replaces.
-WORKFLOWS_NAMES: dict[str, tuple[str, Reader]] = {
-    "TICK_MS": ("tick_ms", _whole(1, 3_600_000)),
-    "LOOKAHEAD_MS": ("lookahead", _whole(1000, 3_600_000)),
-    "MAX_CATCHUP_PER_TICK": ("catchup_per_second", _READERS["catchup_per_second"]),
-    "DEFAULT_OVERLAP_POLICY": ("workflows_overlap_policy", _choice(OverlapPolicy)),
-    "DEFAULT_CATCHUP_POLICY": ("workflows_catchup_policy", _choice(CatchupPolicy)),
-    "DEFAULT_JITTER_MS": ("workflows_jitter_ms", _READERS["workflows_jitter_ms"]),
-}
-FLOWS_NAMES: dict[str, tuple[str, Reader]] = {
-    "KODO_TIMER_LOG_FILE": ("flows_log_file", _text),
-    "KODO_TIMER_LOG_FILE_LEVEL": ("flows_log_file_level", _timer_level),
-    "KODO_TIMER_STD_LEVEL": ("flows_std_level", _timer_level),
-    "KODO_TIMER_INTERVAL": ("flows_interval", _seconds),
-    "KODO_TIMER_USER": ("flows_user", _name),
-}
-_LISTS = {"cors_origins", "hosts", "pass_env", "roles", "trusted_proxies"}

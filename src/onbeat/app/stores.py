@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from onbeat.app.settings import Settings
 from onbeat.errors import InvalidSettings, StoreInDoubt, StoreUnusable
 from onbeat.events import Event
-from onbeat.files.extras import install_command
+from onbeat.host.extras import install_command
 from onbeat.ports.clock import Clock
 from onbeat.ports.store import Listener, Node
 from onbeat.stores.sql.store import SqlStore

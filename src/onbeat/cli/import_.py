@@ -11,8 +11,8 @@ from onbeat.cli.exit_codes import INVALID_DEFINITION
 from onbeat.cli.runtime import JSON, with_settings, write_json
 from onbeat.cli.verbs import VerbGroup
 from onbeat.errors import InvalidFile, InvalidSettings, Mistake
-from onbeat.files.atomic import replace_file
-from onbeat.files.regular import read_regular
+from onbeat.host.atomic_files import replace_file
+from onbeat.host.regular_files import read_regular
 from onbeat.sources.write_yaml import write_fields
 from onbeat.systems.services.import_elisp import import_elisp, import_state
 from onbeat.systems.services.lisp import LONGEST

@@ -37,7 +37,7 @@ from onbeat.errors import (
     StoreFailed,
     StoreUnusable,
 )
-from onbeat.files.extras import install_command
+from onbeat.host.extras import install_command
 from onbeat.ports.rows import Overview
 from onbeat.service.serialize import overview_fields
 from onbeat.service.service import Service

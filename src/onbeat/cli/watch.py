@@ -14,7 +14,7 @@ from onbeat.service.service import Service
 from onbeat.sources.watch import ONE_SECOND, WatchedFile, watch
 from onbeat.sources.yaml import read_file
 
-log = logging.getLogger("onbeat.files")
+log = logging.getLogger("onbeat.host")
 
 
 @asynccontextmanager

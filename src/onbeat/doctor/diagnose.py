@@ -17,7 +17,7 @@ from onbeat.core.time.zones import VERSION
 from onbeat.doctor import database, files, machine, prompts, workload
 from onbeat.doctor.findings import Check, Finding, InstallationFacts, Level
 from onbeat.errors import InvalidSettings
-from onbeat.files.extras import install_command
+from onbeat.host.extras import install_command
 from onbeat.ports.clock import Clock
 from onbeat.stores.sql.diagnostics import DatabaseFacts
 from onbeat.stores.sqlite.diagnostics import LIBRARY

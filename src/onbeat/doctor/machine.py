@@ -20,8 +20,8 @@ from onbeat.doctor.findings import (
     warn,
 )
 from onbeat.errors import InvalidSettings
-from onbeat.files.extras import install_command, upgrade_command
-from onbeat.files.regular import read_regular
+from onbeat.host.extras import install_command, upgrade_command
+from onbeat.host.regular_files import read_regular
 
 OLDEST_PYTHON = (3, 11)
 # These versions can damage a database when the WAL is reset: https://sqlite.org/wal.html

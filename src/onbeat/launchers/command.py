@@ -28,7 +28,7 @@ from onbeat.core.time.instants import rfc3339
 from onbeat.core.triggers.codec import check_names
 from onbeat.engine.concurrency import finish_despite_cancel
 from onbeat.errors import InvalidSchedule, quote_value
-from onbeat.files.secrets import (
+from onbeat.host.secrets import (
     Redactor,
     SecretReferences,
     check_inputs,

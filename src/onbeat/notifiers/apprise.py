@@ -18,7 +18,7 @@ from onbeat.core.notify.notifications import (
     subject,
     text,
 )
-from onbeat.files.extras import install_command
+from onbeat.host.extras import install_command
 
 
 class AppriseNotifier:

@@ -1,7 +1,7 @@
 """Public holidays of a country or region as items of `exclude`, from the `holidays` package."""
 
 from onbeat.errors import InvalidSchedule, quote_value
-from onbeat.files.extras import install_command
+from onbeat.host.extras import install_command
 
 YEARS = range(2020, 2051)
 

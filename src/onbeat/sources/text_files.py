@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from onbeat.errors import InvalidSchedule, quote_value
-from onbeat.files.regular import LARGEST, read_regular
+from onbeat.host.regular_files import LARGEST, read_regular
 
 LARGEST_FILE = LARGEST
 

@@ -206,7 +206,7 @@ def test_timer_runs_in_the_foreground_and_reads_the_panel_s_expose_db(tmp_path):
     assert found["exposes"] == "data/expose.db"
     unread, no_panel = found["problems"]
     assert unread.startswith("exposes: data/expose.db does not exist")
-    assert no_panel.startswith("flows_panel names no panel")
+    assert no_panel.startswith("flows_panel is not set")
     assert "data/expose.db does not exist" in (tmp_path / "told").read_text()
 
 

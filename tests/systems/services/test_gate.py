@@ -382,7 +382,7 @@ class TestBoundary:
             "invalid_timers", "is_open",
         }  # fmt: skip
         users = {str(path.relative_to(PACKAGE)) for path, _, _ in found}
-        assert users == {"app/systems.py", "cli/timers.py", "cli/importing.py", "web/pages.py"}
+        assert users == {"app/systems.py", "cli/timers.py", "cli/import_.py", "web/pages.py"}
 
     @pytest.mark.req("S10", "S28")
     def test_core_and_engine_do_not_mention_timers(self):

@@ -11,7 +11,7 @@ import pytest
 
 from onbeat import Onbeat
 from onbeat.app.settings import Settings
-from onbeat.files import atomic
+from onbeat.host import atomic_files
 from onbeat.systems.sessions import files as on_disk
 from onbeat.systems.sessions.files import Files
 from tests.systems.sessions.conftest import STANDUP, Server
@@ -463,7 +463,7 @@ def test_edit_that_is_saved_while_the_file_is_being_written_is_not_lost(world, m
                 left.pop()
                 world.edit("daily", "last-run.json", nextRun="2020-01-01T00:00:00.000Z")
 
-        monkeypatch.setattr(atomic.os, "fsync", then_it_is_saved)
+        monkeypatch.setattr(atomic_files.os, "fsync", then_it_is_saved)
         await world.run("daily")
         await world.settled()
         assert not left

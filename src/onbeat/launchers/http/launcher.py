@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from onbeat.core.runs.run import Failed, Outcome
 from onbeat.core.target import Target
-from onbeat.files.secrets import SecretReferences, check_inputs, check_no_reference
+from onbeat.host.secrets import SecretReferences, check_inputs, check_no_reference
 from onbeat.launchers.http.target import WITH_BODY, AllowedHosts, read_target, with_query
 from onbeat.ports.http import NO_HEADERS, CallbackHeaders, HttpResponse
 from onbeat.ports.store import Attempt

@@ -18,7 +18,7 @@ from onbeat.core.runs.run import Accepted, Busy, Failed, Gone, Outcome, Succeede
 from onbeat.core.target import is_json_value
 from onbeat.core.time.instants import rfc3339
 from onbeat.errors import InvalidSchedule
-from onbeat.files.secrets import Redactor, SecretReferences
+from onbeat.host.secrets import Redactor, SecretReferences
 from onbeat.launchers.http.target import (
     WITH_BODY,
     AllowedHosts,

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode, urljoin
 from onbeat.core.target import Target
 from onbeat.core.triggers.codec import check_names
 from onbeat.errors import InvalidSchedule, did_you_mean, quote_value
-from onbeat.files.secrets import check_reference
+from onbeat.host.secrets import check_reference
 
 Address = IPv4Address | IPv6Address
 

@@ -13,7 +13,7 @@ from onbeat.core.runs.run import run_key
 from onbeat.core.schedule import Schedule
 from onbeat.core.target import Target, read_inputs
 from onbeat.core.templates import Expression, PreviousRun, Template, Values, render_all, values_of
-from onbeat.files.secrets import without_references
+from onbeat.host.secrets import without_references
 from onbeat.stores.sql.rows import WaitingRow
 from onbeat.stores.sql.transaction import Transaction
 

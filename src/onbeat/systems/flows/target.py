@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from onbeat.core.target import Target
 from onbeat.core.triggers.codec import check_names
 from onbeat.errors import InvalidSchedule, in_field, quote_value
-from onbeat.files.secrets import check_inputs
+from onbeat.host.secrets import check_inputs
 
 LONGEST_KEY = 500
 # Only the path of a flow: requests carry the timer's key. Nothing encoded, since it would be

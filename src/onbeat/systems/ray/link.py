@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import msgspec
 
-from onbeat.files.extras import install_command
+from onbeat.host.extras import install_command
 
 log = logging.getLogger("onbeat.ray")
 

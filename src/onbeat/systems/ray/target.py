@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from onbeat.core.target import Target
 from onbeat.core.triggers.codec import check_names
 from onbeat.errors import InvalidSchedule, in_field, quote_value
-from onbeat.files.secrets import check_inputs, check_no_reference
+from onbeat.host.secrets import check_inputs, check_no_reference
 
 FIELDS = {"python", "inputs", "on", "resources", "runtime_env"}
 RAY_NAMES = {"cpus": "num_cpus", "gpus": "num_gpus"}

@@ -14,8 +14,8 @@ import msgspec
 
 from onbeat.core.time.instants import parse_instant_ms, rfc3339_ms
 from onbeat.errors import InvalidSchedule, quote_value
-from onbeat.files.atomic import replace_file
-from onbeat.files.regular import read_regular
+from onbeat.host.atomic_files import replace_file
+from onbeat.host.regular_files import read_regular
 from onbeat.ports.store import InitialPosition
 
 log = logging.getLogger("onbeat.systems")

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from onbeat.files.atomic import replace_file
-from onbeat.files.regular import read_regular
+from onbeat.host.atomic_files import replace_file
+from onbeat.host.regular_files import read_regular
 from onbeat.systems.sessions.definitions import SLUG, Fields
 
 DEFINITION, LAST_RUN, MARKER = "definition.json", "last-run.json", ".onbeat"

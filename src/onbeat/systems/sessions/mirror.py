@@ -1,9 +1,7 @@
 """Keeps the files of scheduled prompts and the store in step.
 
-The store is the truth. Edits of a file since it was last written here are applied to the store
-first, and then the files are brought up to date. The contents that were agreed on last are stored
-before a file is written: after a crash, a file contains them or their predecessors, and neither is
-taken for an edit.
+The store is the truth. Edits of a file are applied to the store first, then files are written. The
+contents agreed on last are stored before that, so after a crash nothing is taken for an edit.
 """
 
 import asyncio
@@ -21,6 +19,7 @@ from onbeat.core.time.instants import parse_instant_ms, rfc3339_ms
 from onbeat.errors import InvalidSchedule, NotAllowed, OnbeatError, quote_value
 from onbeat.ports.rows import DocumentRow, RunFilter, ScheduleFilter, ScheduleRow
 from onbeat.service.service import Service
+from onbeat.systems.sessions import waiting_runs
 from onbeat.systems.sessions.broken_files import BrokenFiles
 from onbeat.systems.sessions.definitions import (
     SLUGS,
@@ -49,12 +48,6 @@ from onbeat.systems.sessions.status import (
     prompt_status,
     read_last_run,
 )
-from onbeat.systems.sessions.waiting_runs import (
-    LATEST,
-    cancel_overtaken,
-    cancel_retries,
-    cancel_waiting_before,
-)
 
 log = logging.getLogger("onbeat.sessions")
 
@@ -68,9 +61,8 @@ APART = 0.002  # seconds between two starts, since runs due in one millisecond h
 class FileMirror:
     """Keeps the files of slugs and the store in step, one slug after the other.
 
-    A document in the store names the one folder that is kept in step, by the folder's mark. Any
-    other folder is filled from the store first: its unknown slugs are adopted, but its files of
-    known slugs are overwritten, and missing ones do not delete a schedule.
+    A document in the store names the one folder that is kept in step. Any other folder is filled
+    from the store first: its unknown slugs are adopted, its files of known slugs are overwritten.
     """
 
     def __init__(
@@ -203,7 +195,7 @@ class FileMirror:
     async def status(self, row: ScheduleRow, record: SlugRecord) -> PromptStatus:
         """Return the current status of a schedule."""
         slug = row.schedule_id
-        runs = await self._service.runs(RunFilter(slug), limit=LATEST)
+        runs = await self._service.runs(RunFilter(slug), limit=waiting_runs.LATEST)
         session_id = await self.session_of(row)
         return prompt_status(row, runs, record, session_id, now=self._service.clock.now())
 
@@ -352,11 +344,11 @@ class FileMirror:
         row, record = await self.row(slug), await self.record(slug)
         if row is None or record is None:
             return
-        await cancel_overtaken(self._service, slug)
+        await waiting_runs.cancel_overtaken(self._service, slug)
         is_disabled = row.paused and not record.is_held(row)
         if is_disabled and record.disabled_at is None:
             # Runs that are started manually while it is disabled are sent all the same.
-            await cancel_waiting_before(self._service, slug, row.updated_at)
+            await waiting_runs.cancel_waiting_before(self._service, slug, row.updated_at)
             await self.save(slug, replace(record, disabled_at=row.updated_at))
             self._changed.add(slug)
         elif not is_disabled and record.disabled_at is not None:
@@ -507,7 +499,7 @@ class FileMirror:
             # The same edit gives the same run, even after a crash before the next line.
             edit = f"{slug}\n{row.created_at}\n{record.awaited}\n{record.awaited_count}"
             request = sha256(edit.encode()).hexdigest()[:32]
-            await cancel_retries(self._service, slug, but=f"next-run-{request}")
+            await waiting_runs.cancel_retries(self._service, slug, but=f"next-run-{request}")
             await self._service.start(
                 slug,
                 request_id=f"next-run-{request}",

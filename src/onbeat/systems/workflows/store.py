@@ -18,8 +18,8 @@ import msgspec
 
 from onbeat.core.target import is_json_value
 from onbeat.errors import InvalidSchedule, quote_value
-from onbeat.files.atomic import replace_file, sync_folder
-from onbeat.files.regular import read_regular
+from onbeat.host.atomic_files import replace_file, sync_folder
+from onbeat.host.regular_files import read_regular
 from onbeat.ports.rows import DocumentRow
 
 KIND = "workflow"  # document kind

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from onbeat.app.settings import Settings
 from onbeat.errors import InvalidSettings
-from onbeat.files.extras import install_command
+from onbeat.host.extras import install_command
 from onbeat.ports.clock import Clock
 from onbeat.service.access import Caller
 from onbeat.service.signed_tokens import NODE, RUN

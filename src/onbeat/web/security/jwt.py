@@ -16,7 +16,7 @@ from jwt.algorithms import get_default_algorithms
 
 from onbeat.app.settings import Settings
 from onbeat.errors import InvalidSettings, quote_value
-from onbeat.files.regular import read_regular
+from onbeat.host.regular_files import read_regular
 from onbeat.ports.clock import Clock
 from onbeat.service.access import SCOPES, Caller, Scope
 from onbeat.service.tokens import OWNER

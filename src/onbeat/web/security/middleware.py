@@ -56,7 +56,6 @@ __all__ = [
     "check_json",
     "check_jwt",
     "ensure_first_token",
-    "login_url",
     "ssl_context",
 ]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from onbeat.app.settings import Settings
 from onbeat.errors import InvalidSettings, quote_value
-from onbeat.files.regular import read_regular
+from onbeat.host.regular_files import read_regular
 
 
 def check_exposure(settings: Settings) -> None:

@@ -1,6 +1,6 @@
--- The tables of DESIGN 6. Times are milliseconds, but for run_at and its like, which are seconds.
--- There are no foreign keys: whoever writes holds the schedule's state row, and a check of its own
--- for each of a thousand runs would cost more than writing them.
+-- Times are milliseconds, except run_at and other planned instants, which are seconds.
+-- There are no foreign keys: every writer holds the schedule's state row, and checking each of a
+-- thousand runs costs more than writing them.
 
 CREATE TABLE meta (
     name text PRIMARY KEY,
@@ -38,8 +38,8 @@ CREATE TABLE schedules (
 
 CREATE INDEX deleted_schedules ON schedules (deleted_at) WHERE deleted_at IS NOT NULL;
 
--- One row a schedule that is live: its next undecided tick. Rows at the head of the queue die as
--- fast as ticks are decided, so vacuum has to keep up.
+-- One row per live schedule: its next undecided tick. Rows at the head of the queue die as fast as
+-- ticks are decided, so vacuum has to keep up.
 CREATE TABLE due (
     schedule_id text COLLATE "C" PRIMARY KEY,
     due_at bigint NOT NULL,
@@ -50,8 +50,8 @@ CREATE TABLE due (
 CREATE INDEX due_in_order ON due (due_at, schedule_id);
 
 -- decided_until: every tick up to here is decided, or was never planned by this definition.
--- decided_run_at: the latest tick that has its row; no edit plans a tick before it again.
--- spread_until: until when missed ticks are being spread, so that their pace stays the same.
+-- decided_run_at: the latest tick with a row; an edit never plans a tick before it.
+-- spread_until: the end of the window over which missed ticks are spread, so that their pace is kept.
 CREATE TABLE schedule_state (
     schedule_id text COLLATE "C" PRIMARY KEY,
     decided_until bigint NOT NULL,
@@ -100,7 +100,7 @@ CREATE TABLE schedule_runs (
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 10000,
         autovacuum_vacuum_cost_delay = 0);
 
--- A tick has one row. In this order, so that new rows append.
+-- One row per tick. The columns are in this order so that new rows append.
 CREATE UNIQUE INDEX run_of_tick ON schedule_runs (run_at, schedule_id, request_id);
 CREATE UNIQUE INDEX run_of_request ON schedule_runs (schedule_id, request_id) WHERE request_id <> '';
 CREATE INDEX runs_of_schedule ON schedule_runs (schedule_id, run_id);
@@ -109,8 +109,8 @@ CREATE INDEX waiting_runs ON schedule_runs (priority DESC, due_at, run_at, sched
     WHERE status = 'ENQUEUED' AND leased_by IS NULL AND blocked_by IS NULL;
 CREATE INDEX blocked_runs ON schedule_runs (schedule_id) WHERE blocked_by IS NOT NULL AND finished_at IS NULL;
 
--- What happened, one row a transaction: body is a list of events. Their order is that of commits
--- for what concerns one schedule, and roughly so otherwise.
+-- Events, one row per transaction: body is a list. Their order is that of commits for one schedule,
+-- and approximately that of commits across schedules.
 CREATE TABLE events (
     event_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at bigint NOT NULL,

@@ -1,5 +1,5 @@
--- What is asked for among many: the schedules of a source, those that are paused, and runs that ended
--- in a rare way. Each index is of few rows, or written with its schedule only.
+-- For selective queries: schedules of a source, paused schedules, runs with rare outcomes. Each index
+-- has few rows, or is written only with its schedule.
 CREATE INDEX schedules_of_source ON schedules (source, schedule_id);
 CREATE INDEX paused_schedules ON schedules (schedule_id) WHERE paused = 1 AND deleted_at IS NULL;
 CREATE INDEX skipped_runs ON schedule_runs (run_id) WHERE status = 'SKIPPED';

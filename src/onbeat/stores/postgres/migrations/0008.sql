@@ -1,2 +1,2 @@
--- stuck_at: when a run in flight was found to take too long. It is reported once.
+-- stuck_at: when a run in flight was found to be stuck. It is reported once.
 ALTER TABLE schedule_runs ADD COLUMN stuck_at bigint;

@@ -1,4 +1,4 @@
--- The tables of DESIGN 6. Times are milliseconds, but for run_at and its like, which are seconds.
+-- Times are milliseconds, except run_at and other planned instants, which are seconds.
 
 CREATE TABLE meta (
     name TEXT PRIMARY KEY,
@@ -30,7 +30,7 @@ CREATE TABLE schedules (
     updated_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- One row a schedule that is live: its next undecided tick, in time order.
+-- One row per live schedule: its next undecided tick, in time order.
 CREATE TABLE due (
     due_at INTEGER NOT NULL,
     schedule_id TEXT NOT NULL,
@@ -40,7 +40,7 @@ CREATE TABLE due (
 CREATE UNIQUE INDEX due_of_schedule ON due (schedule_id);
 
 -- decided_until: every tick up to here is decided, or was never planned by this definition.
--- decided_run_at: the latest tick that has its row; no edit plans a tick before it again.
+-- decided_run_at: the latest tick with a row; an edit never plans a tick before it.
 CREATE TABLE schedule_state (
     schedule_id TEXT PRIMARY KEY REFERENCES schedules,
     decided_until INTEGER NOT NULL,
@@ -86,7 +86,7 @@ CREATE TABLE schedule_runs (
     updated_at INTEGER NOT NULL
 ) STRICT;
 
--- A tick has one row. In this order, so that new rows append.
+-- One row per tick. The columns are in this order so that new rows append.
 CREATE UNIQUE INDEX run_of_tick ON schedule_runs (run_at, schedule_id, request_id);
 CREATE UNIQUE INDEX run_of_request ON schedule_runs (schedule_id, request_id) WHERE request_id <> '';
 CREATE INDEX runs_of_schedule ON schedule_runs (schedule_id, run_id);
@@ -95,7 +95,7 @@ CREATE INDEX waiting_runs ON schedule_runs (priority DESC, due_at, run_at, sched
     WHERE status = 'ENQUEUED' AND leased_by IS NULL AND blocked_by IS NULL;
 CREATE INDEX blocked_runs ON schedule_runs (schedule_id) WHERE blocked_by IS NOT NULL AND finished_at IS NULL;
 
--- What happened, one row a transaction: body is a list of events.
+-- Events, one row per transaction: body is a list.
 CREATE TABLE events (
     event_id INTEGER PRIMARY KEY AUTOINCREMENT,
     at INTEGER NOT NULL,

@@ -1,4 +1,4 @@
--- Groups with a number of places, and which schedule follows which; `@startup` is a start.
+-- Groups and their places; which schedule follows which: `@startup` is a start of the scheduler.
 CREATE TABLE groups (
     name TEXT PRIMARY KEY,
     places INTEGER NOT NULL
@@ -11,12 +11,12 @@ CREATE TABLE follows (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX followed_by ON follows (schedule_id);
 
--- rated: when runs were decided that a rate counts. happened: what caused ticks follow.
+-- rated: when runs were decided that count for a rate. happened: the events that undecided ticks follow.
 ALTER TABLE schedule_state ADD COLUMN rated TEXT;
 ALTER TABLE schedule_state ADD COLUMN happened TEXT;
 
--- deadline_at: by when it is to start; of one that was accepted, by when it is to be heard of.
--- end_asked_at: somebody wants it to end, for the reason that it has. rendered: its target's fields.
+-- deadline_at: when a waiting run must have started, or an accepted one must be reported.
+-- end_asked_at: when cancellation was requested, for the reason of the row. rendered: the target's fields.
 ALTER TABLE schedule_runs ADD COLUMN grp TEXT;
 ALTER TABLE schedule_runs ADD COLUMN deadline_at INTEGER;
 ALTER TABLE schedule_runs ADD COLUMN end_asked_at INTEGER;
@@ -32,7 +32,7 @@ CREATE INDEX runs_to_end ON schedule_runs (leased_by)
     WHERE end_asked_at IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX run_of_key ON schedule_runs (idempotency_key) WHERE idempotency_key IS NOT NULL;
 
--- What schedules said before they were changed or deleted, and until when; nothing while deleted.
+-- Former definitions of schedules, and until when they were valid; NULL while deleted.
 CREATE TABLE past_definitions (
     schedule_id TEXT NOT NULL,
     revision INTEGER NOT NULL,

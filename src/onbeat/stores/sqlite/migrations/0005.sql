@@ -1,22 +1,22 @@
--- asked_by: who had a transaction made, if a person or a program did. to_notify: somebody may want to
--- hear of what is told here.
+-- asked_by: the caller of the transaction, if a person or a program requested it. to_notify: the row
+-- may contain events for notification channels.
 ALTER TABLE events ADD COLUMN asked_by TEXT;
 ALTER TABLE events ADD COLUMN to_notify INTEGER;
 CREATE INDEX events_asked_for ON events (event_id) WHERE asked_by IS NOT NULL;
 CREATE INDEX events_to_notify ON events (event_id) WHERE to_notify IS NOT NULL;
 
--- What the source of a schedule said when it last defined it: others may have edited it since.
+-- The definition by the schedule's source: it may have been edited by other means since.
 ALTER TABLE schedules ADD COLUMN base TEXT;
 CREATE INDEX schedules_of_user ON schedules (user_id) WHERE user_id <> '';
 CREATE INDEX failing_schedules ON schedule_state (schedule_id) WHERE consecutive_failures > 0;
 
--- What failed is asked for, and mostly little of what there is.
+-- For queries of failed runs, which are mostly few.
 CREATE INDEX failed_runs ON schedule_runs (run_id) WHERE status = 'FAILED';
 
--- Where the API of a node is, if it has one.
+-- The address of a node's API, if it serves one.
 ALTER TABLE nodes ADD COLUMN address TEXT NOT NULL DEFAULT '';
 
--- Who may come in. kind: token, link (to be used once) or session. Of a secret only its digest is kept.
+-- Credentials. kind: token, link (used once) or session. Only the digest of a secret is stored.
 CREATE TABLE tokens (
     token_id TEXT PRIMARY KEY,
     kind TEXT NOT NULL,
@@ -30,7 +30,7 @@ CREATE TABLE tokens (
     used_at INTEGER
 ) STRICT, WITHOUT ROWID;
 
--- Messages on their way out. state: waiting, sending, sent, failed or in_doubt.
+-- The outbox. state: waiting, sending, sent, failed or in_doubt.
 CREATE TABLE outbox (
     message_id INTEGER PRIMARY KEY AUTOINCREMENT,
     channel TEXT NOT NULL,

@@ -1,4 +1,4 @@
--- What the systems keep beside schedules: DAGs of workflows, sessions, switches. body is JSON.
+-- Documents of the systems: DAGs of workflows, sessions, switches. body is JSON.
 CREATE TABLE documents (
     kind TEXT NOT NULL,
     name TEXT NOT NULL,

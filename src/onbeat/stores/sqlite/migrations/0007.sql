@@ -1,2 +1,2 @@
--- What was kept since a moment is asked for again and again, by whoever follows a kind.
+-- For the repeated query of documents of a kind that changed since an instant.
 CREATE INDEX documents_by_time ON documents (kind, updated_at);

@@ -1,5 +1,5 @@
--- A run starts by its own revision, not by the current one. Runs that waited under an older version
--- were to start by the current one, and have its needs, priority and group: they keep to that.
+-- A run starts as its own revision specifies. Runs that waited under an earlier version of the program
+-- were to start as the current revision specifies, and still do.
 UPDATE schedule_runs
    SET revision = coalesce((
        SELECT s.revision FROM schedules s WHERE s.schedule_id = schedule_runs.schedule_id), revision)

@@ -1,10 +1,10 @@
--- What decisions knew and a reason does not tell, and the attempts that were followed by another: for `why`.
+-- For `why`: the data of a decision beyond its reason, and the attempts that were retried.
 ALTER TABLE schedule_runs ADD COLUMN detail TEXT;
 ALTER TABLE schedule_runs ADD COLUMN tried TEXT;
 ALTER TABLE schedules ADD COLUMN paused_at INTEGER;
 ALTER TABLE schedules ADD COLUMN paused_by TEXT NOT NULL DEFAULT '';
 
--- When nodes were up. A row is written when a node registers, and ended when it leaves or is found silent.
+-- When nodes were up. A row is inserted when a node registers, and closed when it leaves or falls silent.
 CREATE TABLE node_times (
     node_id TEXT NOT NULL,
     name TEXT NOT NULL,

@@ -14,7 +14,7 @@ from pathlib import Path
 from onbeat.core.notify.channels import REFERENCE, SCHEME, SECRET, SECRET_NAME
 from onbeat.core.templates import Template
 from onbeat.errors import InvalidSchedule, quote_value
-from onbeat.files.regular import read_regular
+from onbeat.host.regular_files import read_regular
 
 LONGEST_SECRET = 64 * 1024  # bytes
 MOST_READ = 2**20  # bytes of a file; more than LONGEST_SECRET, for a precise error message

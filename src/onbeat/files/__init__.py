@@ -1,1 +1,0 @@
-"""Reading and replacing files safely."""
