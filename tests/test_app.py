@@ -685,7 +685,7 @@ async def test_a_second_one_joins_as_a_client_and_says_so_once(file, clock, capl
         async with a_beat(clock, file) as client:
             assert (node.is_node, client.is_node) == (True, False)
         (record,) = [r for r in caplog.records if r.levelname == "WARNING"]
-        assert record.getMessage().startswith("joined as a client; takes over when the node ends: ")
+        assert record.getMessage().startswith("another process is the node of this database; this one is a client until that process ends: ")
         assert "is held by" in record.getMessage()
 
 
@@ -726,7 +726,7 @@ async def test_what_this_node_does_not_offer_is_told_of_once(clock, caplog):
             await beat.settle()
     told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert told == [
-        "python:nowhere is not offered by this node: its runs wait for a node that offers it"
+        "this node cannot launch python:nowhere: its runs wait for a node that can"
     ]
 
 

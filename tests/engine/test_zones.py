@@ -31,7 +31,7 @@ async def with_older_data(clock, count):
 
 def test_node_follows_zone_data_beside_its_work(monkeypatch, caplog):
     caplog.set_level("INFO", "onbeat.engine")
-    monkeypatch.setattr(zone_data, "AT_ONCE", 10)
+    monkeypatch.setattr(zone_data, "BATCH", 10)
     monkeypatch.setattr(following, "BATCH", 10)
 
     async def story():
@@ -50,5 +50,5 @@ def test_node_follows_zone_data_beside_its_work(monkeypatch, caplog):
     begun, ticks = asyncio.run(story())
     assert (begun.done, begun.total) == (10, 100)
     assert ticks == {NINE}
-    assert f"time zone data {VERSION}: all 100 schedules followed" in caplog.text
+    assert f"time zone data {VERSION}: all 100 schedules are recomputed" in caplog.text
     assert "100 ticks moved" in caplog.text

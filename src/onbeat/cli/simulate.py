@@ -60,7 +60,7 @@ SCHEDULES = (
     "file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Simulate as if this file had been applied.",
+    help="Simulate as if FILE had been applied.",
 )
 @click.option(
     "--run-length",

@@ -238,7 +238,7 @@ def test_flow_with_an_invalid_cron_is_ignored_with_a_warning_and_affects_no_othe
     assert found[KEY] == "schedule.cron.minute: '61' is not a minute (0 to 59)"
     assert "url: it is missing" in found["reports/meta[3]"]
     warned = [line for level, line in logged() if level == "WARNING"]
-    assert f"{KEY} is ignored: {found[KEY]}" in warned
+    assert f"flow {KEY} is ignored: {found[KEY]}" in warned
     assert len(warned) == 4
 
 
@@ -295,7 +295,7 @@ def test_each_loop_reads_the_enabled_exposes_of_the_database_and_no_others(world
 
     lines = world.play(story)
     assert sum("broken is ignored" in line for line in lines) == 1
-    assert lines.index(f"{KEY} is no longer scheduled") < len(lines) - 1
+    assert lines.index(f"flow {KEY} is no longer scheduled") < len(lines) - 1
 
 
 @pytest.mark.parametrize("switch", [[1], {}, "yes", 2, 0.5, {"on": True}])

@@ -68,7 +68,13 @@ class RunLauncher:
             if not (left and isinstance(outcome, Failed) and outcome.retryable):
                 break
             await self._sleep(BETWEEN)
-        log.warning("%s v%s for %s was not started: %s", workflow_id, version, user_id, problem)
+        log.warning(
+            "workflow %s v%s was not started for user %s: %s",
+            workflow_id,
+            version,
+            user_id,
+            problem,
+        )
         return False
 
     async def hand_over(
