@@ -322,7 +322,7 @@ async def test_what_cannot_be_registered_is_refused(beat):
     beat.register("build", print)
     with pytest.raises(InvalidSchedule, match="another function is registered as 'build'"):
         beat.register("build", len)
-    with pytest.raises(InvalidSchedule, match="'print' is not a function"):
+    with pytest.raises(InvalidSchedule, match="'print' is not callable"):
         beat.register("report", "print")
     with pytest.raises(InvalidSchedule, match="'re:build' is not a name"):
         beat.register("re:build", print)
@@ -686,7 +686,7 @@ async def test_a_second_one_joins_as_a_client_and_says_so_once(file, clock, capl
             assert (node.is_node, client.is_node) == (True, False)
         (record,) = [r for r in caplog.records if r.levelname == "WARNING"]
         assert record.getMessage().startswith("another process is the node of this database; this one is a client until that process ends: ")
-        assert "is held by" in record.getMessage()
+        assert "is in use by" in record.getMessage()
 
 
 @awaited

@@ -411,7 +411,7 @@ def test_a_watched_file_is_tried_again_if_somebody_was_faster(caplog):
             return [(row.revision, row.is_edited) for row in await beat.service.schedules()]
 
     assert asyncio.run(play()) == [(1, False), (3, False)]
-    assert "onbeat.yaml: the changed file is not applied yet, will be retried: report has revision 2" in caplog.text
+    assert "onbeat.yaml: the changed file is not applied yet, will be retried: schedule report has revision 2" in caplog.text
 
 
 def test_a_node_applies_its_file_again_while_it_is_up(folder):  # noqa: F811

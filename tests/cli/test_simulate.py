@@ -132,7 +132,7 @@ def test_a_name_that_nothing_has_is_refused_with_the_one_it_is_near_to():
         (("--until", "2020-01-01"), "--until: 2020-01-01 00:00:00Z is past (later than "),
         (("--from", "2026-02-01", "--until", "2026-01-01"), "is before --from (later than 2026-02"),
         (("--until", "soon"), "--until: 'soon' is not a date and time (such as "),
-        (("--from", "2500-01-01"), "--from: that is too far off (five years at most)"),
+        (("--from", "2500-01-01"), "--from: the time is too far in the future (five years at most)"),
         (("--run-length", "1x"), "--run-length: '1x' is not a duration (such as "),
         (("--tz", "Nowhere"), "--tz: "),
     ],
@@ -150,7 +150,7 @@ def test_a_broken_file_is_refused_with_all_its_mistakes():
 def test_what_would_follow_nothing_is_refused():
     text = "schedules: {a: {after: {schedule: b, outcome: success}, run: {command: ['true']}}}"
     said = refused(4, "simulate", "--with", write(text))
-    assert said.startswith("after.schedule: a follows 'b', which does not exist")
+    assert said.startswith("after.schedule: schedule a follows 'b', which does not exist")
 
 
 def test_without_a_file_there_has_to_be_a_database():

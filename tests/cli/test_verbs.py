@@ -679,7 +679,7 @@ def test_without_a_database_a_verb_says_where_to_get_one_and_makes_none(folder, 
 
 @pytest.mark.parametrize("call", NEEDS_A_DATABASE, ids=" ".join)
 def test_memory_is_no_database_for_a_verb(call):
-    assert "sqlite:// is memory" in refused(69, *call, "--database", "sqlite://")
+    assert "sqlite:// is a database in memory" in refused(69, *call, "--database", "sqlite://")
 
 
 def test_the_database_is_the_one_that_the_environment_names(two, monkeypatch):
@@ -701,8 +701,8 @@ def test_the_database_is_the_one_that_a_file_of_settings_names(two):
 @pytest.mark.parametrize(
     ("arguments", "environment", "said"),
     [
-        (("--database", "onbeat.db"), {}, "--database: it has no scheme"),
-        (("--database", "mysql://me:secret@host/db"), {}, "--database: no database is called 'mysql'"),
+        (("--database", "onbeat.db"), {}, "--database: the URL has no scheme"),
+        (("--database", "mysql://me:secret@host/db"), {}, "--database: 'mysql' is not a supported database"),
         (("--config", "none.toml"), {}, "none.toml: it cannot be read"),
         ((), {"ONBEAT_CONCURENCY": "3"}, "ONBEAT_CONCURENCY: unknown setting (did you mean 'ONBEAT_CONCURRENCY'?)"),
         ((), {"ONBEAT_LEASE": "soon"}, "ONBEAT_LEASE: 'soon' is not a duration"),
@@ -1033,7 +1033,7 @@ def test_a_second_up_is_refused_and_says_who_is_there(node):
         done = command(".", "up", *how)
         assert (done.returncode, done.stdout) == (69, "")
         (line,) = done.stderr.splitlines()
-        assert line.startswith("onbeat: onbeat.db is held by ")
+        assert line.startswith("onbeat: onbeat.db is in use by ")
         assert f"process {node.pid} (stop it: onbeat down)" in line
     assert node.poll() is None
 
@@ -1157,7 +1157,7 @@ def test_up_in_the_background_says_why_it_is_not_up(folder):
     done = command(folder, "up", "-d")
     assert (done.returncode, done.stdout) == (4, "")
     assert "no-length.every" in done.stderr
-    assert refused(69, "up", "-d", "--database", "sqlite://").startswith("sqlite:// is memory")
+    assert refused(69, "up", "-d", "--database", "sqlite://").startswith("sqlite:// is a database in memory")
 
 
 @pytest.mark.parametrize("flags", [("-d",), ("--detach",), ("-d", "-f", "x.yaml"), ("-f", "x.yaml", "-d"),

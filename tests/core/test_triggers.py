@@ -114,7 +114,7 @@ class TestAt:
             at(text)
 
     def test_no_time_at_all_is_refused(self):
-        with pytest.raises(InvalidSchedule, match="at: it contains no time"):
+        with pytest.raises(InvalidSchedule, match="at: the list is empty"):
             at()
 
 

@@ -159,7 +159,9 @@ def report(
     """
     reported: Succeeded | Failed = Failed(error or "reported as failed", retryable=not final)
     if result is not None and outcome != "success":
-        raise InvalidSettings("--result", "a failure has no result", hint="--error TEXT")
+        raise InvalidSettings(
+            "--result", "it is only allowed with the outcome success", hint="--error TEXT"
+        )
     if outcome == "success":
         try:
             reported = Succeeded(None if result is None else msgspec.json.decode(result))

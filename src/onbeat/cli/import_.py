@@ -65,7 +65,7 @@ def elisp(
     if state is not None:
         if output is None and not as_json:
             hint = f"--output services.yaml; the state is {STATE} beside it"
-            raise InvalidSettings("state", "it needs --output", hint=hint)
+            raise InvalidSettings("--state", "it requires --output", hint=hint)
         kept, of_state = import_state(_read(state), str(state))
         left_out += [(str(state), each) for each in of_state]
     text = write_fields(found.fields, HEAD % path.name)

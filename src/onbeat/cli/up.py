@@ -185,7 +185,9 @@ def up(
 ) -> None:
     """Plan and run schedules, until Ctrl-C or `onbeat down`."""
     if settings.is_in_memory and detach:
-        raise StoreUnusable("sqlite:// is memory, which no other process can reach (leave out -d)")
+        raise StoreUnusable(
+            "sqlite:// is a database in memory, which no other process can reach (leave out -d)"
+        )
     if file is None and FILE.exists():
         file = FILE
     if detach:
@@ -374,7 +376,9 @@ def start_in_background(settings: Settings, arguments: Sequence[str]) -> tuple[i
     """Start `onbeat up` without the terminal; return its process, its log, and the log's text."""
     path, held = settings.database_path, lock_holder(settings)
     if held is not None and set(settings.roles) != {"api"}:
-        click.echo(f"onbeat: {path} is held by process {held.pid} (stop it: onbeat down)", err=True)
+        click.echo(
+            f"onbeat: {path} is in use by process {held.pid} (stop it: onbeat down)", err=True
+        )
         sys.exit(UNAVAILABLE)
     log_file = Path("onbeat.log") if path is None else path.with_name(f"{path.name}.log")
     if not log_file.parent.is_dir():

@@ -90,7 +90,7 @@ def test_other_triggers_than_cron_are_refused_by_name(other):
     (name,) = other
     for block in (other, other | {"cron": "0 * * * *"}):
         with pytest.raises(
-            InvalidSchedule, match=rf"^schedule\.{name}: flows are timed by cron only"
+            InvalidSchedule, match=rf"^schedule\.{name}: flows are scheduled by cron only"
         ):
             read_config(block)
 
@@ -99,8 +99,8 @@ def test_other_triggers_than_cron_are_refused_by_name(other):
     ("block", "told"),
     [
         ({}, "schedule.cron: it is missing"),
-        (5, "schedule: 5 is not a set of fields"),
-        ({"cron": 5}, "schedule.cron: 5 is not a text"),
+        (5, "schedule: 5 is not a mapping"),
+        ({"cron": 5}, "schedule.cron: 5 is not a string"),
         (
             {"cron": "* * * *"},
             "schedule.cron: 4 fields in '* * * *' (five: minute hour day month weekday)",
@@ -108,7 +108,7 @@ def test_other_triggers_than_cron_are_refused_by_name(other):
         ({"cron": "0 0 9 * * *"}, "schedule.cron: 6 fields in"),
         ({"cron": "61 * * * *"}, "schedule.cron.minute: '61' is not a minute"),
         ({"cron": "0 0 31 2 *"}, "schedule.cron"),
-        ({"cron": "0 * * * *", "inputs": [1]}, "schedule.inputs: [1] is not a set of names"),
+        ({"cron": "0 * * * *", "inputs": [1]}, "schedule.inputs: [1] is not a mapping of names to values"),
         ({"cron": "0 * * * *", "enabled": "yes"}, "schedule.enabled: 'yes' is neither"),
         ({"cron": "0 * * * *", "timezone": "Berlin"}, "schedule.timezone: "),
         (
@@ -118,7 +118,7 @@ def test_other_triggers_than_cron_are_refused_by_name(other):
         ({"cron": "0 * * * *", "retry_delay": "soon"}, "schedule.retry_delay: "),
         (
             {"cron": "0 * * * *", "entry_point": "x"},
-            "schedule.entry_point: 'x' does not name a function",
+            "schedule.entry_point: 'x' is not of the form module:function",
         ),
         (
             {"cron": "0 * * * *", "input": {}},
@@ -378,8 +378,8 @@ def test_a_folder_of_yaml_files_is_read_like_the_table(world):
     found, right = invalid(world)
     assert right == ["plain/-/x", KEY]
     assert found.keys() == {"other", "broken", "Odd"}
-    assert found["other"].startswith("name: other.yaml has the other name 'another'")
-    assert "is not the name of an expose" in found["Odd"]
+    assert found["other"].startswith("name: other.yaml contains another name: 'another'")
+    assert "is not a valid name of an expose" in found["Odd"]
 
 
 def test_the_file_is_opened_for_reading_only(tmp_path):

@@ -87,7 +87,7 @@ def test_a_corrupt_last_run_is_refused_with_a_hint(world):
         ):
             with pytest.raises(PromptRefused) as refused:
                 await call
-            assert refused.value.hint == "nextRun: it is not a text (a text, or null)"
+            assert refused.value.hint == "nextRun: it is not a string (a string, or null)"
 
     world.play(story)
 

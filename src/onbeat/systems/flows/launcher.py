@@ -244,7 +244,7 @@ class FlowAttempt:
         if not launch.fid:
             return LOST
         if launch.url != self._panel.url:
-            problem = f"it was launched as {launch.fid} on {launch.url}"
+            problem = f"the run was launched as {launch.fid} on {launch.url}"
             return f"{problem}, but flows_panel is {self._panel.url} now: it may be running there"
         return None
 

@@ -390,7 +390,7 @@ class TimerSystem:
 
 
 def is_open(source: ServicesSource, *, timezone: str = "UTC") -> bool:
-    """Return whether the gate of timers and its parent are open."""
+    """Return whether the old file does not enable and its parent are open."""
     return _behind_gate(source, timezone) is not None
 
 
