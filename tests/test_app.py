@@ -322,7 +322,7 @@ async def test_invalid_registration_is_refused(beat):
     beat.register("build", print)
     with pytest.raises(InvalidSchedule, match="another function is registered as 'build'"):
         beat.register("build", len)
-    with pytest.raises(InvalidSchedule, match="'print' is not a function"):
+    with pytest.raises(InvalidSchedule, match="'print' is not callable"):
         beat.register("report", "print")
     with pytest.raises(InvalidSchedule, match="'re:build' is not a name"):
         beat.register("re:build", print)
@@ -683,8 +683,10 @@ async def test_second_process_joins_as_a_client_and_logs_it_once(file, clock, ca
         async with a_beat(clock, file) as client:
             assert (node.is_node, client.is_node) == (True, False)
         (record,) = [r for r in caplog.records if r.levelname == "WARNING"]
-        assert record.getMessage().startswith("joined as a client; takes over when the node ends: ")
-        assert "is held by" in record.getMessage()
+        assert record.getMessage().startswith(
+            "another process is the node of this database; this one is a client until that process ends: "
+        )
+        assert "is in use by" in record.getMessage()
 
 
 @awaited
@@ -723,9 +725,7 @@ async def test_target_that_the_node_does_not_offer_is_logged_once(clock, caplog)
             clock.advance("1h")
             await beat.settle()
     told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-    assert told == [
-        "python:nowhere is not offered by this node: its runs wait for a node that offers it"
-    ]
+    assert told == ["this node cannot launch python:nowhere: its runs wait for a node that can"]
 
 
 def test_program_without_logging_writes_events_to_stderr(tmp_path):

@@ -264,7 +264,7 @@ def test_command_may_reference_only_variables_that_are_passed_on(tmp_path):
         fields["env"] = {"T": f"${{env:{name}}}"}
         launcher = ProcessLauncher(tmp_path / "out", environment=environment, passed=passed)
         outcome, _, _ = launched(launcher, Target("command", fields))
-        problem = f"env.T: this node does not pass on the variable {name} (add it to the setting pass_env)"
+        problem = f"env.T: this node does not pass on the environment variable {name} (add it to the setting pass_env)"
         assert outcome == Failed(problem, reason="invalid_target", retryable=False)
 
 

@@ -430,9 +430,9 @@ def test_unknown_flag_is_refused_even_without_a_value(refusal):
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("database = 5", "database: 5 is not a text (a text in quotes)"),
-        ("output = ['a']", "output: ['a'] is not a text (a text in quotes)"),
-        ('output = "a\\u0000b"', "output: it contains a NUL character (a path)"),
+        ("database = 5", "database: 5 is not a string (a string in quotes)"),
+        ("output = ['a']", "output: ['a'] is not a string (a string in quotes)"),
+        ('output = "a\\u0000b"', "output: the value contains a NUL character (a path)"),
         ('concurrency = "64"', "concurrency: '64' is not a whole number (1 to 100000)"),
         ("concurrency = 64.0", "concurrency: 64.0 is not a whole number (1 to 100000)"),
         ("concurrency = true", "concurrency: True is not a whole number (1 to 100000)"),
@@ -452,7 +452,10 @@ def test_unknown_flag_is_refused_even_without_a_value(refusal):
             "log_format: ['text'] is not a valid value (did you mean 'text'?)",
         ),
         ('pass_env = "HOME"', """pass_env: 'HOME' is not a list (such as ["HOME", "LANG"])"""),
-        ("pass_env = [1]", "pass_env: 1 is not the name of a variable (names only, such as HOME)"),
+        (
+            "pass_env = [1]",
+            "pass_env: 1 is not the name of an environment variable (names only, such as HOME)",
+        ),
     ],
 )
 def test_value_of_the_wrong_type_in_the_file_is_refused(refusal, line, told):
@@ -486,9 +489,21 @@ def test_value_of_the_wrong_type_in_the_file_is_refused(refusal, line, told):
         ("log_level", "debu", "'debu' is not a valid value (did you mean 'debug'?)"),
         ("log_level", "INFO", "'INFO' is not a valid value (known: debug, error, info, warning)"),
         ("log_format", "yaml", "'yaml' is not a valid value (known: auto, json, text)"),
-        ("pass_env", "A,,B", "'' is not the name of a variable (names only, such as HOME)"),
-        ("pass_env", "$A", "'$A' is not the name of a variable (names only, such as HOME)"),
-        ("pass_env", "A B", "'A B' is not the name of a variable (names only, such as HOME)"),
+        (
+            "pass_env",
+            "A,,B",
+            "'' is not the name of an environment variable (names only, such as HOME)",
+        ),
+        (
+            "pass_env",
+            "$A",
+            "'$A' is not the name of an environment variable (names only, such as HOME)",
+        ),
+        (
+            "pass_env",
+            "A B",
+            "'A B' is not the name of an environment variable (names only, such as HOME)",
+        ),
         ("pass_env", "A=secret", "'A' includes a value (names only, such as HOME)"),
         ("listen", "8585", f"'8585' is not an address with a port ({LISTEN})"),
         ("listen", "example.com:80", f"'example.com:80' is not an address with a port ({LISTEN})"),
@@ -497,23 +512,23 @@ def test_value_of_the_wrong_type_in_the_file_is_refused(refusal, line, told):
             "127.0.0.1:65536",
             f"'127.0.0.1:65536' is not an address with a port ({LISTEN})",
         ),
-        ("listen", "127.0.0.256:1", f"'127.0.0.256' is not an address ({LISTEN})"),
-        ("public_url", "example.com", f"'example.com' is not a URL that others can use ({URL})"),
-        ("public_url", "https://me:pw@a.b", f"'a.b' is not a URL that others can use ({URL})"),
+        ("listen", "127.0.0.256:1", f"'127.0.0.256' is not an IP address ({LISTEN})"),
+        ("public_url", "example.com", f"'example.com' is not the URL of a server ({URL})"),
+        ("public_url", "https://me:pw@a.b", f"'a.b' is not the URL of a server ({URL})"),
         (
             "public_url",
             "https://a.b?c",
-            f"'https://a.b?c' is not a URL that others can use ({URL})",
+            f"'https://a.b?c' is not the URL of a server ({URL})",
         ),
         (
             "sessions_url",
             "127.0.0.1:53000",
-            "'127.0.0.1:53000' is not a URL that others can use (such as http://127.0.0.1:53000)",
+            "'127.0.0.1:53000' is not the URL of a server (such as http://127.0.0.1:53000)",
         ),
         (
             "workflows_executor",
             "localhost:8002",
-            "'localhost:8002' is not a URL that others can use (such as http://127.0.0.1:8002, or ray)",
+            "'localhost:8002' is not the URL of a server (such as http://127.0.0.1:8002, or ray)",
         ),
         (
             "ray_address",
@@ -523,20 +538,20 @@ def test_value_of_the_wrong_type_in_the_file_is_refused(refusal, line, told):
         (
             "hosts",
             "*.example.com",
-            "'*.example.com' is not a host (such as [\"onbeat.example.com\"])",
+            "'*.example.com' is not a host name (such as [\"onbeat.example.com\"])",
         ),
-        ("hosts", "a/b", "'a/b' is not a host (such as [\"onbeat.example.com\"])"),
+        ("hosts", "a/b", "'a/b' is not a host name (such as [\"onbeat.example.com\"])"),
         ("cors_origins", "*", f"'*' would allow the pages of every site: {EACH_ORIGIN}"),
         ("cors_origins", "null", f"'null' would allow the pages of every site: {EACH_ORIGIN}"),
         ("cors_origins", "https://*.example.com", f"'https://*.example.com' {NOT_AN_ORIGIN}"),
         ("cors_origins", "https://a.example/", f"'https://a.example/' {NOT_AN_ORIGIN}"),
         ("cors_origins", "a.example", f"'a.example' {NOT_AN_ORIGIN}"),
         ("cors_origins", "http://a:70000", f"'http://a:70000' {NOT_AN_ORIGIN}"),
-        ("trusted_proxies", "proxy", f"'proxy' is neither an address nor a network ({PROXIES})"),
+        ("trusted_proxies", "proxy", f"'proxy' is neither an IP address nor a network ({PROXIES})"),
         (
             "trusted_proxies",
             "10.0.0.1/8",
-            f"'10.0.0.1/8' is neither an address nor a network ({PROXIES})",
+            f"'10.0.0.1/8' is neither an IP address nor a network ({PROXIES})",
         ),
         ("rate_limit", "0", "0 is out of bounds (1 to 1000000)"),
         (
@@ -554,18 +569,18 @@ def test_invalid_text_is_refused_with_the_variable_or_flag(refusal, name, text, 
 @pytest.mark.parametrize(
     ("database", "told"),
     [
-        ("", "it has no scheme"),
-        ("onbeat.db", "it has no scheme"),
-        ("sqlite:onbeat.db", "it has no scheme"),
-        ("mysql://onbeat", "no database is called 'mysql'"),
-        ("SQLite:///onbeat.db", "no database is called 'SQLite'"),
-        ("sqlite://onbeat.db", "SQLite has no host: a slash is missing"),
-        ("sqlite:///onbeat.db?mode=ro", "it has options after '?'"),
-        ("sqlite:///", "it does not name a file"),
-        ("sqlite:////", "it does not name a file"),
-        ("sqlite:///folder/", "it does not name a file"),
-        ("sqlite:///folder/..", "it does not name a file"),
-        ("sqlite:///:memory:", "it does not name a file"),
+        ("", "the URL has no scheme"),
+        ("onbeat.db", "the URL has no scheme"),
+        ("sqlite:onbeat.db", "the URL has no scheme"),
+        ("mysql://onbeat", "'mysql' is not a supported database"),
+        ("SQLite:///onbeat.db", "'SQLite' is not a supported database"),
+        ("sqlite://onbeat.db", "a SQLite URL has no host: a slash is missing"),
+        ("sqlite:///onbeat.db?mode=ro", "the URL has options after '?'"),
+        ("sqlite:///", "the URL does not name a file"),
+        ("sqlite:////", "the URL does not name a file"),
+        ("sqlite:///folder/", "the URL does not name a file"),
+        ("sqlite:///folder/..", "the URL does not name a file"),
+        ("sqlite:///:memory:", "the URL does not name a file"),
     ],
 )
 def test_invalid_database_address_is_refused(refusal, database, told):
@@ -582,7 +597,7 @@ def test_database_address_may_be_postgresql(load, scheme):
 
 def test_database_address_with_a_driver_is_refused(refusal):
     told = refusal(flags={"database": "postgresql+psycopg://host/onbeat"})
-    assert told == "--database: it names a driver (postgresql://user@host/name)"
+    assert told == "--database: the URL must not name a driver (write postgresql://user@host/name)"
 
 
 def test_node_may_have_a_single_role(load):

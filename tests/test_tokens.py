@@ -177,11 +177,11 @@ def test_only_admins_create_and_revoke_tokens(world, scope):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"name": "a b"}, "name: 'a b' is not a name of a token (letters, digits and . _ @ -, at most 100)"),
-        ({"name": "session:1"}, "name: 'session:1' is not a name of a token (letters, digits and . _ @ -, at most 100)"),
-        ({"name": ""}, "name: '' is not a name of a token (letters, digits and . _ @ -, at most 100)"),
+        ({"name": "a b"}, "name: 'a b' is not a valid token name (letters, digits and . _ @ -, at most 100)"),
+        ({"name": "session:1"}, "name: 'session:1' is not a valid token name (letters, digits and . _ @ -, at most 100)"),
+        ({"name": ""}, "name: '' is not a valid token name (letters, digits and . _ @ -, at most 100)"),
         ({"scope": "reed"}, "scope: 'reed' is not a scope (did you mean 'read'?)"),
-        ({"owner": "a\nb"}, "owner: 'a\\nb' is not a name of an owner (letters, digits and . _ @ : / + -, at most 200)"),
+        ({"owner": "a\nb"}, "owner: 'a\\nb' is not a valid owner name (letters, digits and . _ @ : / + -, at most 200)"),
         ({"expires_in": 0}, "expires: it is out of bounds (1s to 36500d)"),
     ],
 )  # fmt: skip

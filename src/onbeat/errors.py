@@ -185,7 +185,7 @@ class RevisionConflict(OnbeatError):  # noqa: N818 - it names what is wrong
         self.schedule_id, self.found = schedule_id, found
         actual = "does not exist" if found is None else f"has revision {found}"
         wanted = "no schedule" if expected is None else f"revision {expected}"
-        problem = f"{schedule_id} {actual}, but {wanted} was expected: nothing was changed"
+        problem = f"schedule {schedule_id} {actual}, but {wanted} was expected: nothing was changed"
         super().__init__(f"{problem} (read it again)")
 
 

@@ -348,7 +348,7 @@ def test_watched_file_is_applied_again_after_a_change(caplog):
     write(TWO)
     assert watching(TWO.replace("1h", "2h"), None, None) == {"clean": 1, "report": 2}
     assert [each.getMessage() for each in caplog.records if each.name == "onbeat.host"] == [
-        "onbeat.yaml: applied: 1 changed, 1 unchanged"
+        "onbeat.yaml: the file is applied: 1 changed, 1 unchanged"
     ]
 
 
@@ -357,7 +357,7 @@ def test_schedule_missing_in_a_watched_file_is_kept_without_prune(caplog):
     less = "schedules: {clean: {every: 1h, run: {command: [ls]}}}"
     write(TWO)
     assert watching(less, None) == {"clean": 2, "report": 1}
-    assert "onbeat.yaml: applied: 1 changed, 1 kept" in caplog.text
+    assert "onbeat.yaml: the file is applied: 1 changed, 1 kept" in caplog.text
     write(TWO)
     assert watching(less, None, wish=ApplyOptions(prune=True)) == {"clean": 2}
 
@@ -372,7 +372,7 @@ def test_broken_watched_file_is_logged_in_full_and_changes_nothing(caplog):
     assert [line.partition(": ")[0] for line in told[:-1]] == [
         f"onbeat.yaml:{n}" for n in (4, 5, 6, 7)
     ]
-    assert told[-1] == "onbeat.yaml: not applied: nothing was changed"
+    assert told[-1] == "onbeat.yaml: the file is not applied: nothing was changed"
     assert caplog.records[-2].fields["line"] == 7
     write(TWO)
     assert watching(BROKEN, None, TWO.replace("1h", "2h"), None) == {"clean": 1, "report": 2}
@@ -388,7 +388,7 @@ def test_watched_file_does_not_take_over_schedules_of_another_source(caplog):
             return [row.schedule_id for row in await beat.service.schedules()]
 
     assert asyncio.run(play()) == ["theirs"]
-    assert "onbeat.yaml: not applied: theirs is of elsewhere" in caplog.text
+    assert "onbeat.yaml: the file is not applied: theirs is of elsewhere" in caplog.text
 
 
 class Interrupted(ApplyOptions):
@@ -411,7 +411,10 @@ def test_watched_file_is_applied_again_after_a_conflict(caplog):
             return [(row.revision, row.is_edited) for row in await beat.service.schedules()]
 
     assert asyncio.run(play()) == [(1, False), (3, False)]
-    assert "onbeat.yaml: not applied yet, will be retried: report has revision 2" in caplog.text
+    assert (
+        "onbeat.yaml: the changed file is not applied yet, will be retried: schedule report has revision 2"
+        in caplog.text
+    )
 
 
 def test_node_applies_its_changed_file_while_up(folder):  # noqa: F811

@@ -274,8 +274,8 @@ def test_group_may_be_set_before_any_schedule_uses_it():
     [
         ("mail", "0", "places: 0 is out of bounds (1 to 10000)"),
         ("mail", "10001", "places: 10001 is out of bounds (1 to 10000)"),
-        ("the mail", "1", "group: 'the mail' is not a name of a group (letters, digits and . _ / -, at most 100)"),
-        ("", "1", "group: '' is not a name of a group (letters, digits and . _ / -, at most 100)"),
+        ("the mail", "1", "group: 'the mail' is not a valid group name (letters, digits and . _ / -, at most 100)"),
+        ("", "1", "group: '' is not a valid group name (letters, digits and . _ / -, at most 100)"),
     ],
 )  # fmt: skip
 def test_invalid_group_name_and_number_of_places_are_refused(two, name, places, told):
@@ -318,7 +318,7 @@ def test_pause_until_accepts_an_instant_and_can_be_changed(two, instant):
         ("soon", "'soon' is not a date and time"),
         ("", "'' is not a date and time"),
         ("1mo", "'1mo' is not a date and time"),
-        ("2035-12-01T09:00", "'2035-12-01T09:00' has no offset"),
+        ("2035-12-01T09:00", "'2035-12-01T09:00' has no UTC offset"),
         ("9999-12-31T23:59:59Z", "'9999-12-31T23:59:59Z' is outside the calendar"),
     ],
 )

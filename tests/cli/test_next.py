@@ -83,7 +83,7 @@ def test_next_prints_that_a_trigger_has_ended():
         (("--every", "90"), "onbeat: every: '90' is not a duration (such as 45s, 90m, 1h30m, 1d or PT90M, the largest unit first)"),
         (("--daily", "25:00"), "onbeat: daily: '25:00' is not a time of day (00:00 to 23:59)"),
         (("--cron", "0 9 * * *", "--after", "yesterday"), "onbeat: after: 'yesterday' is not a date and time (such as 2026-12-01T09:00:00Z)"),
-        (("--cron", "0 9 * * *", "--after", "2026-01-01T00:00"), "onbeat: after: '2026-01-01T00:00' has no offset (2026-01-01T00:00Z, or +01:00 and the like)"),
+        (("--cron", "0 9 * * *", "--after", "2026-01-01T00:00"), "onbeat: after: '2026-01-01T00:00' has no UTC offset (2026-01-01T00:00Z, or +01:00 and the like)"),
         (("--cron", "H * * * *"), "onbeat: cron.minute: 'H' requires a schedule id to hash (in Python pass key=)"),
     ],
 )  # fmt: skip

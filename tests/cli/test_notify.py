@@ -126,7 +126,7 @@ def test_invalid_channel_is_reported_with_its_place(settings):
     settings('[notify.ops]\nwebhook = "https://h/s3cret"\non = ["failure", "lat"]')
     told = refused(2, "notify", "list")
     assert (
-        "onbeat.toml: notify.ops.on[1]: 'lat' is not a kind of notice (did you mean 'late'?)"
+        "onbeat.toml: notify.ops.on[1]: 'lat' is not a kind of notification (did you mean 'late'?)"
         in told
     )
     assert "s3cret" not in told

@@ -109,4 +109,4 @@ def test_restored_is_refused_while_a_node_is_up(folder, up):
     up()
     refused = onbeat("up", "--restored", "--roles", "plan,run", fails=True)
     assert refused.returncode == 69
-    assert "is held by" in refused.stderr
+    assert "is in use by" in refused.stderr

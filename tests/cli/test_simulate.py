@@ -132,7 +132,10 @@ def test_simulate_refuses_an_unknown_name_with_a_suggestion():
         (("--until", "2020-01-01"), "--until: 2020-01-01 00:00:00Z is past (later than "),
         (("--from", "2026-02-01", "--until", "2026-01-01"), "is before --from (later than 2026-02"),
         (("--until", "soon"), "--until: 'soon' is not a date and time (such as "),
-        (("--from", "2500-01-01"), "--from: that is too far off (five years at most)"),
+        (
+            ("--from", "2500-01-01"),
+            "--from: the time is too far in the future (five years at most)",
+        ),
         (("--run-length", "1x"), "--run-length: '1x' is not a duration (such as "),
         (("--tz", "Nowhere"), "--tz: "),
     ],
@@ -150,7 +153,7 @@ def test_simulate_refuses_a_broken_file_with_all_mistakes():
 def test_simulate_refuses_a_schedule_that_follows_an_unknown_one():
     text = "schedules: {a: {after: {schedule: b, outcome: success}, run: {command: ['true']}}}"
     said = refused(4, "simulate", "--with", write(text))
-    assert said.startswith("after.schedule: a follows 'b', which does not exist")
+    assert said.startswith("after.schedule: schedule a follows 'b', which does not exist")
 
 
 def test_simulate_without_a_file_needs_a_database():

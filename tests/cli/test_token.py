@@ -70,11 +70,11 @@ def test_revoked_token_is_not_listed():
     [
         (
             ("a b",),
-            "name: 'a b' is not a name of a token (letters, digits and . _ @ -, at most 100)",
+            "name: 'a b' is not a valid token name (letters, digits and . _ @ -, at most 100)",
         ),
         (("ci", "--expires", "soon"), "--expires: 'soon' is not a duration"),
         (("ci", "--expires", "0s"), "expires: it is out of bounds (1s to 36500d)"),
-        (("ci", "--owner", "a b"), "owner: 'a b' is not a name of an owner"),
+        (("ci", "--owner", "a b"), "owner: 'a b' is not a valid owner name"),
     ],
 )
 def test_token_create_refuses_invalid_arguments(given, told):

@@ -679,7 +679,7 @@ def test_verb_without_a_database_prints_a_hint_and_creates_none(folder, call):
 
 @pytest.mark.parametrize("call", NEEDS_A_DATABASE, ids=" ".join)
 def test_verb_refuses_a_database_in_memory(call):
-    assert "sqlite:// is memory" in refused(69, *call, "--database", "sqlite://")
+    assert "sqlite:// is a database in memory" in refused(69, *call, "--database", "sqlite://")
 
 
 def test_database_of_the_environment_is_used(two, monkeypatch):
@@ -701,8 +701,8 @@ def test_database_of_the_settings_file_is_used(two):
 @pytest.mark.parametrize(
     ("arguments", "environment", "said"),
     [
-        (("--database", "onbeat.db"), {}, "--database: it has no scheme"),
-        (("--database", "mysql://me:secret@host/db"), {}, "--database: no database is called 'mysql'"),
+        (("--database", "onbeat.db"), {}, "--database: the URL has no scheme"),
+        (("--database", "mysql://me:secret@host/db"), {}, "--database: 'mysql' is not a supported database"),
         (("--config", "none.toml"), {}, "none.toml: it cannot be read"),
         ((), {"ONBEAT_CONCURENCY": "3"}, "ONBEAT_CONCURENCY: unknown setting (did you mean 'ONBEAT_CONCURRENCY'?)"),
         ((), {"ONBEAT_LEASE": "soon"}, "ONBEAT_LEASE: 'soon' is not a duration"),
@@ -1033,7 +1033,7 @@ def test_second_up_is_refused_with_the_holder(node):
         done = command(".", "up", *how)
         assert (done.returncode, done.stdout) == (69, "")
         (line,) = done.stderr.splitlines()
-        assert line.startswith("onbeat: onbeat.db is held by ")
+        assert line.startswith("onbeat: onbeat.db is in use by ")
         assert f"process {node.pid} (stop it: onbeat down)" in line
     assert node.poll() is None
 
@@ -1157,7 +1157,9 @@ def test_up_in_the_background_prints_why_it_failed(folder):
     done = command(folder, "up", "-d")
     assert (done.returncode, done.stdout) == (4, "")
     assert "no-length.every" in done.stderr
-    assert refused(69, "up", "-d", "--database", "sqlite://").startswith("sqlite:// is memory")
+    assert refused(69, "up", "-d", "--database", "sqlite://").startswith(
+        "sqlite:// is a database in memory"
+    )
 
 
 @pytest.mark.parametrize("flags", [("-d",), ("--detach",), ("-d", "-f", "x.yaml"), ("-f", "x.yaml", "-d"),

@@ -128,7 +128,7 @@ def test_named_calendars_are_resolved_and_their_names_kept():
         ({"corn": "* * * * *"}, "corn: no field has this name (did you mean 'cron'?)"),
         ({"cron": "* * * * *", "timezon": "UTC"}, "timezon: no field has this name (did you mean 'timezone'?)"),
         ({"cron": 5}, 'cron: 5 is not a string (such as "0 9 * * MON-FRI")'),
-        ({"calendar": "daily"}, "calendar: 'daily' is not a set of fields ({hour: 9, day_of_week: MON})"),
+        ({"calendar": "daily"}, "calendar: 'daily' is not a mapping ({hour: 9, day_of_week: MON})"),
         ({"every": 90}, "every: the number 90 has no unit (90s, 90m, 90h or 90d)"),
         ({"daily": 1020}, 'daily: 1020 is not a time of day (such as "17:00", in quotes)'),
         ({"after": "success"}, "after: 'success' is not an outcome ({success: 30m} or {schedule: other, outcome: success})"),

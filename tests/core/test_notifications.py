@@ -264,24 +264,33 @@ def test_channel_reports_failures_and_recoveries_by_default():
 @pytest.mark.parametrize(
     ("given", "content"),
     [
-        (3, '3 is not a table of channels ([notify.ops] with webhook = "https://...")'),
+        (
+            3,
+            '3 is not a mapping of channel names to their settings ([notify.ops] with webhook = "https://...")',
+        ),
         ({"o s": {}}, "'o s' is not a valid channel name (letters, digits, dots, - and _)"),
-        ({"ops": 3}, 'ops: it is not a table ([notify.ops] with webhook = "https://...")'),
-        ({"ops": {}}, "ops: it has no destination (one of webhook, smtp, apprise)"),
+        (
+            {"ops": 3},
+            'ops: the channel is not a mapping ([notify.ops] with webhook = "https://...")',
+        ),
+        ({"ops": {}}, "ops: the channel has no destination (one of webhook, smtp, apprise)"),
         ({"ops": HOOK | MAIL}, "ops: it has webhook and smtp (one of webhook, smtp, apprise)"),
         ({"ops": HOOK | {"onn": []}}, "ops.onn: no field has this name (did you mean 'on'?)"),
         ({"ops": HOOK | {"to": []}}, "ops.to: no field has this name (known: "),
-        ({"ops": HOOK | {"on": "failure"}}, "ops.on: 'failure' is not a list of them ("),
-        ({"ops": HOOK | {"on": []}}, "ops.on: [] is not a list of them ("),
+        (
+            {"ops": HOOK | {"on": "failure"}},
+            "ops.on: 'failure' is not a list with at least one item (",
+        ),
+        ({"ops": HOOK | {"on": []}}, "ops.on: [] is not a list with at least one item ("),
         (
             {"ops": HOOK | {"on": ["late", "failure", "recvery"]}},
-            "ops.on[2]: 'recvery' is not a kind of notice (did you mean 'recovery'?)",
+            "ops.on[2]: 'recvery' is not a kind of notification (did you mean 'recovery'?)",
         ),
         (
             {"ops": HOOK | {"on": ["failures:0"]}},
-            "ops.on[0]: 'failures:0' is not a kind of notice (",
+            "ops.on[0]: 'failures:0' is not a kind of notification (",
         ),
-        ({"ops": HOOK | {"on": [3]}}, "ops.on[0]: 3 is not a kind of notice ("),
+        ({"ops": HOOK | {"on": [3]}}, "ops.on[0]: 3 is not a kind of notification ("),
         ({"ops": HOOK | {"schedules": ["a b"]}}, "ops.schedules[0]: 'a b' is not an id ("),
         ({"ops": HOOK | {"late": "0s"}}, "ops.late: '0s' is out of bounds (1s to 7d)"),
         ({"ops": HOOK | {"late": 30}}, "ops.late: the number 30 has no unit ("),
@@ -300,28 +309,37 @@ def test_channel_reports_failures_and_recoveries_by_default():
             {"ops": {"webhook": "secret://../x"}},
             "ops.webhook: it is not a valid name of a secret (",
         ),
-        ({"ops": HOOK | {"headers": {"Host": "x"}}}, "ops.headers: 'Host' cannot be set ("),
+        (
+            {"ops": HOOK | {"headers": {"Host": "x"}}},
+            "ops.headers: the header 'Host' cannot be set (",
+        ),
         (
             {"ops": HOOK | {"headers": {"A": "a\r\nB: c"}}},
             "ops.headers.A: it is too long, or contains",
         ),
-        ({"ops": MAIL | {"smtp": "mail.example"}}, "ops.smtp: it is not a mail server ("),
+        (
+            {"ops": MAIL | {"smtp": "mail.example"}},
+            "ops.smtp: the value is not the URL of a mail server (",
+        ),
         (
             {"ops": MAIL | {"smtp": "smtp://me:s3cret@h"}},
-            'ops.smtp: it contains a password (set password = "${env:NAME}")',
+            'ops.smtp: the URL contains a password (set password = "${env:NAME}")',
         ),
         ({"ops": MAIL | {"smtp": "smtp://h:99999"}}, "ops.smtp: 99999 is not a port (1 to 65535)"),
         (
             {"ops": MAIL | {"smtp": "smtp://h", "password": "s3cret"}},
-            "ops.password: it requires a user (smtp://user@host)",
+            "ops.password: a password requires a user in the URL (smtp://user@host)",
         ),
-        ({"ops": {"smtp": "smtp://h"}}, "ops.to: None is not a list of them ("),
+        ({"ops": {"smtp": "smtp://h"}}, "ops.to: None is not a list with at least one item ("),
         (
             {"ops": MAIL | {"to": ["a@b", "a@b\r\nBcc: c@d"]}},
             "ops.to[1]: 'a@b\\r\\nBcc: c@d' is not",
         ),
-        ({"ops": MAIL | {"to": ["a@b,c@d"]}}, "ops.to[0]: 'a@b,c@d' is not an address ("),
-        ({"ops": MAIL | {"from": "me"}}, "ops.from: 'me' is not an address (onbeat@example.org)"),
+        ({"ops": MAIL | {"to": ["a@b,c@d"]}}, "ops.to[0]: 'a@b,c@d' is not an email address ("),
+        (
+            {"ops": MAIL | {"from": "me"}},
+            "ops.from: 'me' is not an email address (onbeat@example.org)",
+        ),
     ],
 )
 def test_invalid_channel_is_refused_by_field_without_secrets(given, content):

@@ -43,7 +43,7 @@ def test_error_quotes_the_value_as_typed(fields, told):
 )
 def test_value_that_is_not_a_string_gets_a_hint(read, run, told):
     target = read_schedule("a", {"every": "1h", "run": run}).target
-    with pytest.raises(InvalidSchedule, match="is not a text") as refused:
+    with pytest.raises(InvalidSchedule, match="is not a string") as refused:
         read(target)
     assert told in refused.value.hint
 

@@ -416,8 +416,8 @@ REFUSED = [  # fields, then the field that is named, the problem and the hint
     ({"retry": {"attempts": 0, "backoff": "30s"}}, "retry.attempts", "0 is not a valid number", "1 to 101"),
     ({"max_active": 3}, "max_active", "it has no effect with overlap: skip", "overlap: allow"),
     # the rest
-    ({"description": 5}, "description", "5 is not a short text", "2000 characters at most"),
-    ({"description": "x" * 2001}, "description", "is not a short text", "2000 characters at most"),
+    ({"description": 5}, "description", "5 is not a short string", "2000 characters at most"),
+    ({"description": "x" * 2001}, "description", "is not a short string", "2000 characters at most"),
     ({"run": {"command": ["x" * LONGEST_DEFINITION]}, "every": "1h"}, "", "the definition is too long", "256 KiB at most"),
 ]  # fmt: skip
 

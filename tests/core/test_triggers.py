@@ -114,7 +114,7 @@ class TestAt:
             at(text)
 
     def test_at_without_a_time_is_refused(self):
-        with pytest.raises(InvalidSchedule, match="at: it contains no time"):
+        with pytest.raises(InvalidSchedule, match="at: the list is empty"):
             at()
 
 

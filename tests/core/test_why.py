@@ -671,9 +671,7 @@ class TestRunsThatWereNotLaunched:
         assert (
             explained(run, blocker=blocker)
             .sentences[0]
-            .startswith(
-                "run 6 (tick of 2026-01-01T11:00:00Z) was waiting to start (overlap skip)"
-            )
+            .startswith("run 6 (tick of 2026-01-01T11:00:00Z) was waiting to start (overlap skip)")
         )
 
 

@@ -50,5 +50,5 @@ def test_node_follows_zone_data_beside_its_work(monkeypatch, caplog):
     begun, ticks = asyncio.run(story())
     assert (begun.done, begun.total) == (10, 100)
     assert ticks == {NINE}
-    assert f"time zone data {VERSION}: all 100 schedules followed" in caplog.text
+    assert f"time zone data {VERSION}: all 100 schedules are recomputed" in caplog.text
     assert "100 ticks moved" in caplog.text

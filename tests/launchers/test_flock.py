@@ -147,10 +147,10 @@ def test_agent_name_is_quoted_as_one_path_segment():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"flock": "daily"}, "flock: 'daily' is not a set of fields"),
+        ({"flock": "daily"}, "flock: 'daily' is not a mapping"),
         ({"flock": {"agent": "daily"}}, "flock.url: it is missing (such as http://127.0.0.1:8344)"),
         ({"flock": {"url": "http://127.0.0.1"}}, "flock.agent: it is missing (such as daily)"),
-        ({"flock": DAILY | {"agent": 5}}, "flock.agent: 5 is not a text"),
+        ({"flock": DAILY | {"agent": 5}}, "flock.agent: 5 is not a string"),
         ({"flock": DAILY | {"agent": ".."}}, "flock.agent: '..' is not a name"),
         ({"flock": DAILY | {"url": "file:///etc"}}, "flock.url: "),
         (
@@ -175,7 +175,7 @@ def test_invalid_flock_target_is_refused(given, said):
 def test_replace_overlap_is_refused_since_runs_cannot_be_canceled():
     async def story():
         async with Onbeat("sqlite://", clock=ManualClock()) as beat:
-            with pytest.raises(InvalidSchedule, match="overlap: its target cannot be cancelled"):
+            with pytest.raises(InvalidSchedule, match="overlap: the target cannot be canceled"):
                 await beat.define(a_schedule("x", overlap="replace", run={"flock": DAILY}))
 
     asyncio.run(story())

@@ -902,7 +902,7 @@ def test_short_secret_value_is_not_hidden_in_results(server):
 
 def test_unset_variable_is_named_and_nothing_is_sent(server):
     outcome, _ = with_secret(server, "${env:TOKEN} ${env:NONE}")
-    told = "headers.Authorization: this node does not pass on the variable NONE (add it to the setting pass_env)"
+    told = "headers.Authorization: this node does not pass on the environment variable NONE (add it to the setting pass_env)"
     assert outcome == Failed(told, reason="invalid_target", retryable=False)
     assert server.seen == []
 
@@ -1062,9 +1062,9 @@ INVALID_URL = "is not a valid URL (http(s)://host:port/path?query: a literal hos
     [
         (
             {"http": None},
-            'http: None is not a text (http: "https://example.com/hook", with method, headers and inputs beside it)',
+            'http: None is not a string (http: "https://example.com/hook", with method, headers and inputs beside it)',
         ),
-        ({"http": 80}, "http: 80 is not a text (put it in quotes)"),
+        ({"http": 80}, "http: 80 is not a string (put it in quotes)"),
         ({"http": ""}, f"http: '' {INVALID_URL}"),
         ({"http": "a.test/x"}, f"http: 'a.test/x' {INVALID_URL}"),
         ({"http": "ftp://a.test/"}, f"http: 'ftp://a.test/' {INVALID_URL}"),
@@ -1085,13 +1085,16 @@ INVALID_URL = "is not a valid URL (http(s)://host:port/path?query: a literal hos
         ({"http": "http://[fe80::1%25lo]/"}, f"http: 'http://[fe80::1%25lo]/' {INVALID_URL}"),
         ({"http": "http://a.test:0/"}, "http: 0 is not a port (1 to 65535)"),
         ({"http": "http://a.test:65536/"}, "http: 65536 is not a port (1 to 65535)"),
-        ({"http": "http://1.2.3.4.5/"}, "http: '1.2.3.4.5' is not an address (such as 192.0.2.1)"),
+        (
+            {"http": "http://1.2.3.4.5/"},
+            "http: '1.2.3.4.5' is not an IP address (such as 192.0.2.1)",
+        ),
         (
             {"http": "http://127.0.0.1./"},
-            "http: '127.0.0.1.' is not an address (such as 192.0.2.1)",
+            "http: '127.0.0.1.' is not an IP address (such as 192.0.2.1)",
         ),
         ({"http": "http://[::g]/"}, f"http: 'http://[::g]/' {INVALID_URL}"),
-        ({"http": "http://[1:2]/"}, "http: '[1:2]' is not an address (such as 192.0.2.1)"),
+        ({"http": "http://[1:2]/"}, "http: '[1:2]' is not an IP address (such as 192.0.2.1)"),
         (
             {"http": "http://a.test/\n"},
             "http: it has characters that cannot be sent (one line of text)",
@@ -1109,8 +1112,8 @@ INVALID_URL = "is not a valid URL (http(s)://host:port/path?query: a literal hos
         ({"feedback": "no"}, "feedback: 'no' is not true or false (true or false)"),
         ({"inputs": [1]}, "inputs: [1] is not a mapping ({name: value})"),
         ({"headers": ["A: b"]}, "headers: ['A: b'] is not a mapping ({name: value})"),
-        ({"headers": {"A": 1}}, "headers.A: 1 is not a text (put it in quotes)"),
-        ({"headers": {1: "a"}}, "headers: 1 is not a text (put it in quotes)"),
+        ({"headers": {"A": 1}}, "headers.A: 1 is not a string (put it in quotes)"),
+        ({"headers": {1: "a"}}, "headers: 1 is not a string (put it in quotes)"),
         ({"headers": {"A b": "c"}}, "headers: 'A b' is not a header name (such as X-Team: text)"),
         ({"headers": {"": "c"}}, "headers: '' is not a header name (such as X-Team: text)"),
         (

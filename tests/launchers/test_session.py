@@ -211,10 +211,10 @@ def test_launch_without_a_server_fails_without_retry():
 @pytest.mark.parametrize(
     ("session", "error"),
     [
-        ("Hello", "session: 'Hello' is not a set of fields"),
+        ("Hello", "session: 'Hello' is not a mapping"),
         ({}, "session.prompt: it is missing"),
         ({"prompt": " "}, "session.prompt: it is empty"),
-        ({"prompt": 7}, "session.prompt: 7 is not a text"),
+        ({"prompt": 7}, "session.prompt: 7 is not a string"),
         ({"prompt": "x", "persist": 1}, "session.persist: 1 is not a boolean"),
         ({"prompt": "x", "mode": "y"}, "session.mode: no field has this name"),
         ({"prompt": "x", "url": "ftp://x"}, "session.url: 'ftp://x' is not a valid URL"),

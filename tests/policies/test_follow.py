@@ -178,7 +178,7 @@ async def test_unknown_schedule_cannot_be_followed(world):
     with pytest.raises(InvalidSchedule) as refused:
         await world.define(b=after())
     assert str(refused.value) == (
-        "after.schedule: b follows 'a', which does not exist (define it first, or both together)"
+        "after.schedule: schedule b follows 'a', which does not exist (define it first, or both together)"
     )
     assert await world.beat.schedules() == []
 

@@ -113,7 +113,7 @@ async def test_canceled_run_passes_its_place_to_the_next(world):
 @pytest.mark.parametrize(
     ("name", "places", "expected"),
     [
-        ("no name", 1, "group: 'no name' is not a name of a group (letters, digits and . _ / -, at most 100)"),
+        ("no name", 1, "group: 'no name' is not a valid group name (letters, digits and . _ / -, at most 100)"),
         ("one", 0, "places: 0 is out of bounds (1 to 10000)"),
         ("one", 10_001, "places: 10001 is out of bounds (1 to 10000)"),
     ],

@@ -258,7 +258,7 @@ async def test_ended_run_is_not_replaced(world):
 
 
 NOT_TO_BE_ENDED = (
-    "overlap: its target cannot be cancelled, so that a new run cannot replace it "
+    "overlap: the target cannot be canceled, so a new run cannot replace the old one "
     "(skip, queue or allow)"
 )
 

@@ -102,7 +102,7 @@ def test_failed_node_fails_the_run_and_its_dependents_do_not_start(world):
         ({"nodes": [{"python": "a:b"}]}, r"nodes\[0\].id: it is missing"),
         (
             {"nodes": [{"id": "a", "python": "b"}]},
-            r"nodes\[0\].python: 'b' does not name a function \(module:function\)",
+            r"nodes\[0\].python: 'b' is not of the form module:function \(such as reports:main\)",
         ),
         ({"nodes": [{"id": "a", "python": "b:c"}] * 2}, r"nodes\[1\].id: two nodes are called 'a'"),
         (
@@ -111,7 +111,7 @@ def test_failed_node_fails_the_run_and_its_dependents_do_not_start(world):
         ),
         (
             {"nodes": [{"id": "a", "python": "b:c", "inputs": 1}]},
-            r"nodes\[0\].inputs: 1 is not a set of names",
+            r"nodes\[0\].inputs: 1 is not a mapping of names to values",
         ),
         (
             {"nodes": [{"id": "a", "python": "b:c", "cpus": "x"}]},
@@ -136,4 +136,7 @@ def test_invalid_dag_is_refused_with_place_and_reason(dag, told):
 def test_invalid_dag_fails_its_run_immediately(world):
     run = play(world, [{"id": "a", "action": "count"}])
     assert (run.status, run.reason) == ("FAILED", "invalid_target")
-    assert run.error == "nodes[0].python: None does not name a function (module:function)"
+    assert (
+        run.error
+        == "nodes[0].python: None is not of the form module:function (such as reports:main)"
+    )

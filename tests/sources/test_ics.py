@@ -34,8 +34,8 @@ def test_event_becomes_an_item_of_exclude(lines, item):
 @pytest.mark.parametrize(
     ("lines", "problem"),
     [
-        (["SUMMARY:x"], "'' is not a DTSTART"),
-        (["DTSTART:christmas"], "'christmas' is not a DTSTART"),
+        (["SUMMARY:x"], "'' is not a valid DTSTART"),
+        (["DTSTART:christmas"], "'christmas' is not a valid DTSTART"),
         (["DTSTART;VALUE=DATE:20261325"], "'20261325' is not a date"),
         (["DTSTART;VALUE=DATE:20260101", "RRULE:FREQ=WEEKLY;BYDAY=MO"], "'FREQ=WEEKLY;BYDAY=MO' is not supported"),
         (["DTSTART:20261225T090000Z", "DTEND:20261225"], "is not a date and time"),
@@ -51,7 +51,7 @@ def test_invalid_event_is_refused(lines, problem):
 
 
 def test_a_file_without_events_is_refused():
-    with pytest.raises(InvalidSchedule, match="it has no event"):
+    with pytest.raises(InvalidSchedule, match="the file has no event"):
         parse_ics("BEGIN:VCALENDAR\nEND:VCALENDAR")
 
 

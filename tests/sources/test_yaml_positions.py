@@ -100,11 +100,11 @@ HARMFUL = {
     "infinity": ("a: -.INF", 1, "the number '-.INF' is out of range"),
     "several documents": ("a: b\n---\nc: d", 2, "a second document begins"),
     "several documents with an end": ("a: b\n...\n---\nc: d", 3, "a second document begins"),
-    "a key that is a number": ("a: 1\n80: x", 2, "the key 80 is not a text"),
-    "a key that is a yes": ("true: x", 1, "the key True is not a text"),
-    "a key that is nothing": ("a: {~: x}", 1, "the key None is not a text"),
-    "a key that is a list": ("? [a, b]\n: c", 1, "the key ['a', 'b'] is not a text"),
-    "a key that is a mapping": ("a:\n  {b: c}: d", 2, "the key {'b': 'c'} is not a text"),
+    "a key that is a number": ("a: 1\n80: x", 2, "the key 80 is not a string"),
+    "a key that is a yes": ("true: x", 1, "the key True is not a string"),
+    "a key that is nothing": ("a: {~: x}", 1, "the key None is not a string"),
+    "a key that is a list": ("? [a, b]\n: c", 1, "the key ['a', 'b'] is not a string"),
+    "a key that is a mapping": ("a:\n  {b: c}: d", 2, "the key {'b': 'c'} is not a string"),
     "another YAML": ("%YAML 1.1\n---\na: 1", 0, ""),
     "an end that is missing": ("a: [", 0, ""),
     "a tab before a name": ("a:\n\tb: 1", 2, ""),
@@ -141,7 +141,7 @@ def test_harmful_and_invalid_yaml_is_refused_quickly_with_its_line(kind):
 
 def test_unquoted_star_is_refused_with_quotes_as_the_hint():
     (found,) = read_yaml("cron: * * * * *").mistakes
-    assert found.hint == 'put a text with * in quotes: "* * * * *"'
+    assert found.hint == 'put a string with * in quotes: "* * * * *"'
 
 
 def test_every_mistake_has_its_line_and_the_rest_is_read():

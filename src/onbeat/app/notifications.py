@@ -80,7 +80,7 @@ def _notifier(channel: Channel) -> Notifier:
 def _filler(settings: Settings, environment: Mapping[str, str]) -> Fill:
     def variable(name: str) -> str:
         if name not in environment:
-            problem = f"the variable {name} is not set"
+            problem = f"the environment variable {name} is not set"
             raise InvalidSchedule("", problem, hint="set it in the environment of the node")
         return environment[name]
 

@@ -123,7 +123,7 @@ class Onbeat:
                 "python", f"{quote_value(name)} is not a name", hint="such as nightly"
             )
         if not callable(function):
-            problem = f"{quote_value(function)} is not a function"
+            problem = f"{quote_value(function)} is not callable"
             raise InvalidSchedule("python", problem, hint="a function, plain or async")
         self._functions.register(name, function)
 
@@ -141,7 +141,7 @@ class Onbeat:
             )
             raise InvalidSchedule("executor", problem, hint="set one executor, before it runs")
         if not callable(function):
-            problem = f"{quote_value(function)} is not a function"
+            problem = f"{quote_value(function)} is not callable"
             raise InvalidSchedule("executor", problem, hint="a function, plain or async")
         self._executor = function
         if self._load is not None:

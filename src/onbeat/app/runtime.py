@@ -123,7 +123,11 @@ class Runtime:
         except StoreHeld as held:
             if not may_be_client:
                 raise
-            log.warning("joined as a client; takes over when the node ends: %s", held)
+            log.warning(
+                "another process is the node of this database; "
+                "this one is a client until that process ends: %s",
+                held,
+            )
             self._taking_over = asyncio.create_task(self._take_over())
             await self._define()
         else:
@@ -186,7 +190,7 @@ class Runtime:
             except (InvalidFile, StoreFailed) as error:  # the next attempt may succeed
                 if str(error) != logged:
                     logged = str(error)
-                    log.error("cannot become the node yet: %s", logged)  # noqa: TRY400
+                    log.error("cannot become the node yet, will be retried: %s", logged)  # noqa: TRY400
         log.warning("took over: this process is the node now")
 
     def _supervise(self, engine: Engine) -> None:
@@ -224,7 +228,7 @@ class Runtime:
         if error is not None and not isinstance(error, NodeDeclaredLost):
             raise error
         if error is not None:
-            log.warning("registers again as another node: %s", error)
+            log.warning("this process registers again as another node: %s", error)
         return error is not None
 
     async def until(self, stopped: asyncio.Event) -> None:

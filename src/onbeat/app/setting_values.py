@@ -29,28 +29,32 @@ def _database(value: object) -> str:
     text = _text(value)
     address = re.fullmatch(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", text, re.DOTALL)
     if address is None:
-        raise InvalidSettings("", "it has no scheme", hint=forms)
+        raise InvalidSettings("", "the URL has no scheme", hint=forms)
     scheme, rest = address.groups()
     if scheme in {"postgres", "postgresql"}:
         return text
     if scheme.startswith(("postgres+", "postgresql+")):
-        raise InvalidSettings("", "it names a driver", hint="postgresql://user@host/name")
+        raise InvalidSettings(
+            "", "the URL must not name a driver", hint="write postgresql://user@host/name"
+        )
     if scheme != "sqlite":
-        raise InvalidSettings("", f"no database is called {quote_value(scheme)}", hint=forms)
+        raise InvalidSettings("", f"{quote_value(scheme)} is not a supported database", hint=forms)
     if rest and not rest.startswith("/"):
-        raise InvalidSettings("", "SQLite has no host: a slash is missing", hint=forms)
+        raise InvalidSettings("", "a SQLite URL has no host: a slash is missing", hint=forms)
     if "?" in rest:
-        raise InvalidSettings("", "it has options after '?'", hint=forms)
+        raise InvalidSettings("", "the URL has options after '?'", hint=forms)
     if rest == "/:memory:" or (rest and rest[1:].rpartition("/")[2] in {"", ".", ".."}):
-        raise InvalidSettings("", "it does not name a file", hint=forms)
+        raise InvalidSettings("", "the URL does not name a file", hint=forms)
     return text
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise InvalidSettings("", f"{quote_value(value)} is not a text", hint="a text in quotes")
+        raise InvalidSettings(
+            "", f"{quote_value(value)} is not a string", hint="a string in quotes"
+        )
     if "\0" in value:
-        raise InvalidSettings("", "it contains a NUL character", hint="a path")
+        raise InvalidSettings("", "the value contains a NUL character", hint="a path")
     return value
 
 
@@ -138,7 +142,7 @@ def _names(value: object) -> tuple[str, ...]:
     for name in value:
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             quoted = name.partition("=")[0] if isinstance(name, str) else name
-            problem = f"{quote_value(quoted)} is not the name of a variable"
+            problem = f"{quote_value(quoted)} is not the name of an environment variable"
             if quoted != name:
                 problem = f"{quote_value(quoted)} includes a value"
             raise InvalidSettings("", problem, hint="names only, such as HOME")
@@ -157,14 +161,14 @@ def _listen(value: object) -> str:
         if match[1] != "localhost":
             ip_address(match[1].strip("[]"))
         return text
-    raise InvalidSettings("", f"{quote_value(match[1])} is not an address", hint=hint)
+    raise InvalidSettings("", f"{quote_value(match[1])} is not an IP address", hint=hint)
 
 
 def _url(example: str) -> Callable[[object], str]:
     def read(value: object) -> str:
         text = _text(value)
         if text and not re.fullmatch(rf"https?://{HOST}(/[A-Za-z0-9._~/-]*)?", text):
-            problem = f"{quote_value(text.rpartition('@')[2])} is not a URL that others can use"
+            problem = f"{quote_value(text.rpartition('@')[2])} is not the URL of a server"
             raise InvalidSettings("", problem, hint=f"such as {example}")
         return text.rstrip("/")
 
@@ -191,7 +195,7 @@ def _hosts(value: object) -> tuple[str, ...]:
         raise InvalidSettings("", f"{quote_value(value)} is not a list", hint=hint)
     for name in value:
         if not isinstance(name, str) or not re.fullmatch(HOST, name):
-            raise InvalidSettings("", f"{quote_value(name)} is not a host", hint=hint)
+            raise InvalidSettings("", f"{quote_value(name)} is not a host name", hint=hint)
     return tuple(dict.fromkeys(name.lower() for name in value))
 
 
@@ -203,7 +207,7 @@ def _networks(value: object) -> tuple[str, ...]:
         try:
             ip_network(name if isinstance(name, str) else "")
         except ValueError:
-            problem = f"{quote_value(name)} is neither an address nor a network"
+            problem = f"{quote_value(name)} is neither an IP address nor a network"
             raise InvalidSettings("", problem, hint=hint) from None
     return tuple(dict.fromkeys(value))
 

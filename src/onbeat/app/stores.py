@@ -70,7 +70,9 @@ async def move_to_postgres(settings: Settings, to: Settings) -> dict[str, int]:
     interrupted move may be repeated.
     """
     if settings.database_path is None or not to.is_postgres:
-        raise InvalidSettings("move", "it goes from a SQLite file to PostgreSQL", hint="--database")
+        raise InvalidSettings(
+            "move", "only a SQLite file can be moved, and only to PostgreSQL", hint="--database"
+        )
     source = await SqliteStore.open(settings.database_path, clock=SystemClock(), to_move=True)
     try:
         await source.acquire(Node(str(uuid.uuid4()), "onbeat move", frozenset()))

@@ -83,7 +83,9 @@ def apply_options(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 UPDATE_WAITING = click.option(
-    "--update-waiting", is_flag=True, help="Move waiting runs to the new definitions."
+    "--update-waiting",
+    is_flag=True,
+    help="Waiting runs use the new definitions instead of the old ones.",
 )
 
 

@@ -34,7 +34,7 @@ STARTING_WITH = """
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def completion(shell: str, as_json: bool) -> None:
-    """Print the script that makes a shell complete commands, options and schedule names.
+    """Print a shell completion script (commands, options and schedule names).
 
     Names are read from the SQLite database that the settings name.
     """

@@ -29,7 +29,11 @@ CLOSED = "CLOSED: nothing is decided and nothing starts"
     "names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_schedules
 )
 @click.option("--note", default="", help="The reason, shown with the schedule.")
-@click.option("--until", metavar="WHEN", help="Resume then: an instant, or a duration such as 2h.")
+@click.option(
+    "--until",
+    metavar="WHEN",
+    help="Resume automatically at this time, or after this duration (such as 2h).",
+)
 @JSON
 @with_settings()
 def pause(
@@ -80,7 +84,7 @@ def _write_changed(
 @click.argument(
     "which", nargs=-1, required=True, metavar="RUN|NAME...", shell_complete=complete_schedules
 )
-@click.option("--note", default="", help="The reason, kept with the run.")
+@click.option("--note", default="", help="The reason, stored with the run.")
 @JSON
 @with_settings()
 def cancel(settings: Settings, which: tuple[str, ...], note: str, as_json: bool) -> None:
@@ -135,7 +139,7 @@ async def _unfinished(service: Service, name: str) -> list[RunRow]:
 )
 @click.argument("which", metavar="RUN|KEY")
 @click.argument("outcome", type=click.Choice(["success", "failure"]))
-@click.option("--result", metavar="JSON", help="The result, kept with the run.")
+@click.option("--result", metavar="JSON", help="The result, stored with the run.")
 @click.option("--error", default="", help="The error message of a failure.")
 @click.option("--final", is_flag=True, help="Do not retry a failure.")
 @JSON
@@ -155,7 +159,9 @@ def report(
     """
     reported: Succeeded | Failed = Failed(error or "reported as failed", retryable=not final)
     if result is not None and outcome != "success":
-        raise InvalidSettings("--result", "a failure has no result", hint="--error TEXT")
+        raise InvalidSettings(
+            "--result", "it is only allowed with the outcome success", hint="--error TEXT"
+        )
     if outcome == "success":
         try:
             reported = Succeeded(None if result is None else msgspec.json.decode(result))
@@ -187,7 +193,7 @@ class Position(click.Choice[str]):
 @JSON
 @with_settings()
 def gate(settings: Settings, position: str | None, as_json: bool) -> None:
-    """Show the gate, close it or open it.
+    """Show, close or open the gate, the switch that stops all schedules.
 
     While the gate is closed, nothing is decided and nothing starts; started runs finish. Ticks that
     were due meanwhile are skipped.

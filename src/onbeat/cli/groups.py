@@ -50,7 +50,7 @@ def list_(settings: Settings, wide: bool, as_json: bool) -> None:
 def limit(settings: Settings, name: str, places: int, as_json: bool) -> None:
     """Set a group's concurrency limit.
 
-    At most N of its runs are started at the same time.
+    At most N runs of its schedules run at the same time.
     """
     changed = with_service(
         settings, lambda service: service.set_group(name, places=places), create=True

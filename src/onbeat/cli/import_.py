@@ -32,7 +32,10 @@ def import_() -> None:
 @import_.command(examples=["onbeat import elisp init.el -o services.yaml --state timer-state.eld"])
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
 @click.option(
-    "--state", metavar="FILE", type=click.Path(path_type=Path), help="The .eld file of its state."
+    "--state",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The .eld file with the state of its timers.",
 )
 @click.option(
     "--output",
@@ -52,7 +55,7 @@ def elisp(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Convert a configuration in Emacs Lisp into a services file, with the state of its timers.
+    """Convert a configuration in Emacs Lisp into a services file, and keep the state of its timers.
 
     What cannot be converted is reported with its line and left out; the exit code is then 4.
     """
@@ -62,7 +65,7 @@ def elisp(
     if state is not None:
         if output is None and not as_json:
             hint = f"--output services.yaml; the state is {STATE} beside it"
-            raise InvalidSettings("state", "it needs --output", hint=hint)
+            raise InvalidSettings("--state", "it requires --output", hint=hint)
         kept, of_state = import_state(_read(state), str(state))
         left_out += [(str(state), each) for each in of_state]
     text = write_fields(found.fields, HEAD % path.name)

@@ -121,7 +121,7 @@ def _wait_while(
 @JSON
 @with_settings()
 def status(settings: Settings, as_json: bool) -> None:
-    """Show nodes, due ticks, unfinished runs, and runs that wait for a peer or a node."""
+    """Show nodes, due ticks, unfinished runs, and runs that wait for another system or a node."""
     found = _overview(settings)
     waiting = with_service(settings, lambda service: wait_reasons(service, found))
     if as_json:
@@ -168,7 +168,7 @@ def _status_lines(
 @JSON
 @with_settings()
 def nodes(settings: Settings, wide: bool, as_json: bool) -> None:
-    """List nodes: their roles, their runs, what they can launch, and since when they are up."""
+    """List nodes: roles, number of runs, what they can launch, and when they started."""
     found = _overview(settings)
     if as_json:
         write_json([node_fields(row, found.now) for row in found.nodes])

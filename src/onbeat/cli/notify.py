@@ -38,7 +38,7 @@ def notify() -> None:
 @JSON
 @with_settings()
 def list_(settings: Settings, wide: bool, as_json: bool) -> None:
-    """List the channels of the settings, with the states of their messages."""
+    """List the configured channels, and how many messages are waiting, sent or failed."""
     try:
         rows = {
             row.channel: row for row in with_service(settings, lambda service: service.channels())

@@ -140,10 +140,14 @@ def _follow(settings: Settings, run: RunRow) -> None:
 )
 @click.argument("name", shell_complete=complete_schedules)
 @click.option(
-    "--input", "inputs", metavar="NAME=VALUE", multiple=True, help="An input. Repeatable."
+    "--input",
+    "inputs",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Set an input of the run. Repeatable.",
 )
 @click.option(
-    "--request-id", metavar="ID", help="Calls with the same id start one run between them."
+    "--request-id", metavar="ID", help="Repeated calls with the same id start only one run."
 )
 @click.option("--wait", is_flag=True, help="Wait until it ends; exit 1 if it did not succeed.")
 @JSON

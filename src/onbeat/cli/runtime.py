@@ -143,7 +143,9 @@ def with_service(
     """
     path = settings.database_path
     if settings.is_in_memory:
-        raise StoreUnusable("sqlite:// is memory, which ends with this command (name a file)")
+        raise StoreUnusable(
+            "sqlite:// is a database in memory, which is lost when this command ends (name a file)"
+        )
     if path is not None and not create and not (path.exists() and path.stat().st_size):
         hint = "onbeat up creates it; --database names another"
         what = "is empty" if path.exists() else "does not exist"

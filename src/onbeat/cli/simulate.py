@@ -60,7 +60,7 @@ SCHEDULES = (
     "file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Simulate as if this file had been applied.",
+    help="Simulate as if FILE had been applied.",
 )
 @click.option(
     "--run-length",
@@ -99,7 +99,9 @@ def simulate(
         problem = f"{_moment(end, where)} is {'past' if since is None else 'before --from'}"
         raise InvalidSettings("--until", problem, hint=f"later than {_moment(begin, where)}")
     if begin > found.now + LONGEST:
-        raise InvalidSettings("--from", "that is too far off", hint="five years at most")
+        raise InvalidSettings(
+            "--from", "the time is too far in the future", hint="five years at most"
+        )
     if begin < found.now:
         found = as_of(found, begin)
     known = [standing.schedule.schedule_id for standing in found.schedules]

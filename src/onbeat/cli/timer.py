@@ -33,11 +33,20 @@ def _in_seconds(_: click.Context, __: click.Parameter, value: int | None) -> str
 @click.command(
     cls=Verb, examples=["onbeat timer --start --exposes ./data/expose.db", "onbeat timer --status"]
 )
-@click.option("--start/--stop", "start", default=True, help="Start the timer, or stop it.")
-@click.option("--block", is_flag=True, help="Start the timer in the foreground.")
-@click.option("--status", is_flag=True, help="Show whether the timer is up, and its flows.")
 @click.option(
-    "--template", is_flag=True, help="Print an example of a schedule in the meta of a flow."
+    "--start/--stop",
+    "start",
+    default=True,
+    help="--start: start the timer (default); --stop: stop it.",
+)
+@click.option("--block", is_flag=True, help="Start the timer in the foreground.")
+@click.option(
+    "--status", is_flag=True, help="Show whether the timer is running, and list its flows."
+)
+@click.option(
+    "--template",
+    is_flag=True,
+    help="Print an example of a `schedule:` block for a flow's metadata.",
 )
 @click.option(
     "--interval",
@@ -45,20 +54,20 @@ def _in_seconds(_: click.Context, __: click.Parameter, value: int | None) -> str
     type=click.IntRange(1, 86_400),
     callback=_in_seconds,
     metavar="N",
-    help="Seconds between two reads of the exposes. [default: 60]",
+    help="Seconds between two reads of the exposed flows. [default: 60]",
 )
 @click.option(
     "--exposes",
     "flows_exposes",
     metavar="PATH",
-    help=f"The exposes: expose.db, or a folder. [default: {EXPOSES}]",
+    help=f"Where Kodosumi exposes its flows: expose.db, or a folder. [default: {EXPOSES}]",
 )
 @JSON
 @with_settings("flows_interval", "flows_exposes", flows_exposes=EXPOSES)
 def timer(
     settings: Settings, start: bool, block: bool, status: bool, template: bool, as_json: bool
 ) -> None:
-    """Start, stop or inspect the timer that launches flows by the schedules in their meta.
+    """Start, stop or inspect the timer, which launches Kodosumi flows by their schedules.
 
     This is the spelling of the flows system. The timer is a node like that of `onbeat up`.
     """

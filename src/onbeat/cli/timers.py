@@ -69,7 +69,7 @@ def timers(settings: Settings, wide: bool, as_json: bool) -> None:
 @JSON
 @with_settings()
 def enable(settings: Settings, timer_id: str, as_json: bool) -> None:
-    """Enable a timer, overriding its file."""
+    """Enable a timer, even if its file disables it."""
     _switch(settings, timer_id, on=True, as_json=as_json)
 
 
@@ -78,7 +78,7 @@ def enable(settings: Settings, timer_id: str, as_json: bool) -> None:
 @JSON
 @with_settings()
 def disable(settings: Settings, timer_id: str, as_json: bool) -> None:
-    """Disable a timer, overriding its file."""
+    """Disable a timer, even if its file enables it."""
     _switch(settings, timer_id, on=False, as_json=as_json)
 
 

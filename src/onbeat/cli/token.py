@@ -121,7 +121,7 @@ def revoke(settings: Settings, names: tuple[str, ...], as_json: bool) -> None:
 @JSON
 @with_settings()
 def link(settings: Settings, scope: Scope | None, as_json: bool) -> None:
-    """Print a link that opens the dashboard, once, within ten minutes.
+    """Print a one-time link to the dashboard, valid for ten minutes.
 
     The command first checks that a node of this database serves the address of the link.
     """

@@ -111,7 +111,7 @@ START_LIMIT = 20.0  # seconds in which a node in the background has to be up
 @click.option(
     "--trusted-proxies", metavar="NETWORKS", help="Proxies whose X-Forwarded-For is trusted."
 )
-@click.option("--rate-limit", metavar="N", help="Requests per second and caller.")
+@click.option("--rate-limit", metavar="N", help="API requests permitted per second and caller.")
 @click.option("--tls-cert", metavar="FILE", help="The TLS certificate, with its chain.")
 @click.option("--tls-key", metavar="FILE", help="The private key of the certificate.")
 @click.option(
@@ -123,16 +123,30 @@ START_LIMIT = 20.0  # seconds in which a node in the background has to be up
 @click.option("--jwt-algorithm", metavar="NAME", help="RS256, ES256, EdDSA or HS256.")
 @click.option("--jwt-issuer", metavar="TEXT", help="The required iss of JSON Web Tokens.")
 @click.option("--jwt-audience", metavar="TEXT", help="The required aud of JSON Web Tokens.")
-@click.option("--services-file", metavar="FILE", help="The file of services and timers.")
-@click.option("--sessions-url", metavar="URL", help="The chat server of prompts.")
-@click.option("--workflows-executor", metavar="URL", help="The executor of workflows.")
-@click.option("--ray-address", metavar="HOST:PORT", help="The Ray cluster for `on: ray`.")
+@click.option(
+    "--services-file", metavar="FILE", help="The file that defines services and their timers."
+)
+@click.option(
+    "--sessions-url",
+    metavar="URL",
+    help="URL of the chat server that scheduled prompts are sent to.",
+)
+@click.option(
+    "--workflows-executor", metavar="URL", help="URL of the executor, which runs workflow DAGs."
+)
+@click.option(
+    "--ray-address", metavar="HOST:PORT", help="The Ray cluster that runs `on: ray` schedules."
+)
 @click.option("--ray-lease", metavar="LENGTH", hidden=True)
 @click.option("--ray-working-dir", metavar="FOLDER", hidden=True)
 @click.option(
-    "--flows-exposes", metavar="PATH", help="The exposes of flows: expose.db, or a folder."
+    "--flows-exposes",
+    metavar="PATH",
+    help="Where Kodosumi exposes its flows: expose.db, or a folder.",
 )
-@click.option("--flows-panel", metavar="URL", help="The panel that launches flows.")
+@click.option(
+    "--flows-panel", metavar="URL", help="URL of the Kodosumi panel, which launches flows."
+)
 @click.option("--lookahead", metavar="LENGTH", hidden=True)
 @click.option("--sessions-folder", metavar="FOLDER", hidden=True)
 @click.option("--sessions-cwd", metavar="FOLDER", hidden=True)
@@ -171,7 +185,9 @@ def up(
 ) -> None:
     """Plan and run schedules, until Ctrl-C or `onbeat down`."""
     if settings.is_in_memory and detach:
-        raise StoreUnusable("sqlite:// is memory, which no other process can reach (leave out -d)")
+        raise StoreUnusable(
+            "sqlite:// is a database in memory, which no other process can reach (leave out -d)"
+        )
     if file is None and FILE.exists():
         file = FILE
     if detach:
@@ -251,7 +267,7 @@ async def _log_checks(settings: Settings, beat: Onbeat) -> None:
             hint = f" ({each.hint})" if each.hint else ""
             log.warning("%s: %s%s", each.check, each.found, hint)
     except Exception:
-        log.exception("the checks at start-up failed: this is a defect")
+        log.exception("the start-up checks crashed: this is a bug of Onbeat, please report it")
 
 
 @contextlib.contextmanager
@@ -360,7 +376,9 @@ def start_in_background(settings: Settings, arguments: Sequence[str]) -> tuple[i
     """Start `onbeat up` without the terminal; return its process, its log, and the log's text."""
     path, held = settings.database_path, lock_holder(settings)
     if held is not None and set(settings.roles) != {"api"}:
-        click.echo(f"onbeat: {path} is held by process {held.pid} (stop it: onbeat down)", err=True)
+        click.echo(
+            f"onbeat: {path} is in use by process {held.pid} (stop it: onbeat down)", err=True
+        )
         sys.exit(UNAVAILABLE)
     log_file = Path("onbeat.log") if path is None else path.with_name(f"{path.name}.log")
     if not log_file.parent.is_dir():

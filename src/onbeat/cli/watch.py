@@ -53,18 +53,20 @@ async def apply_again(service: Service, path: Path, options: ApplyOptions) -> bo
     except InvalidFile as refused:
         _log_mistakes(refused)
     except (StoreFailed, RevisionConflict) as broken:
-        log.warning("%s: not applied yet, will be retried: %s", path, broken)
+        log.warning("%s: the changed file is not applied yet, will be retried: %s", path, broken)
         return False
     except OnbeatError as refused:
-        log.error("%s: not applied: %s", path, refused)  # noqa: TRY400 - no trace: it is a mistake
+        log.error("%s: the file is not applied: %s", path, refused)  # noqa: TRY400 - no trace: it is a mistake
     except Exception:
-        log.exception("%s: not applied", path)
+        log.exception("%s: the file is not applied", path)
     else:
         counted = Counter[str](each.change for each in done)
         counted |= Counter(removed=len(changes.removed), kept=len(changes.of("keep")))
         summary = ", ".join(f"{n} {what}" for what, n in counted.items())
         extra = {"event": "file.applied", "fields": {"file": str(path), **counted}}
-        log.info("%s: applied: %s", path, summary or "it defines no schedules", extra=extra)
+        log.info(
+            "%s: the file is applied: %s", path, summary or "it defines no schedules", extra=extra
+        )
     return True
 
 
@@ -75,4 +77,4 @@ def _log_mistakes(refused: InvalidFile) -> None:
         fields = {"file": refused.path, **each._asdict()}
         log.error("%s", line, extra={"event": "file.mistake", "fields": fields})
     extra = {"event": "file.refused", "fields": {"file": refused.path, "mistakes": len(lines)}}
-    log.error("%s: not applied: nothing was changed", refused.path, extra=extra)
+    log.error("%s: the file is not applied: nothing was changed", refused.path, extra=extra)

@@ -20,7 +20,7 @@ from onbeat.service.service import Service
 @JSON
 @with_settings()
 def why(settings: Settings, name: str, time: str | None, as_json: bool) -> None:
-    """Explain why a schedule ran, or did not, at TIME: an instant, or a local time in its zone.
+    """Explain why a schedule did or did not run at TIME (with a UTC offset, or local to its zone).
 
     The default is the latest tick or start. A local time that a clock change skips means the first
     instant after the gap; a local time that occurs twice is explained for both instants.

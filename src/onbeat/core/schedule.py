@@ -240,7 +240,7 @@ def split_timing(fields: Mapping[str, object]) -> tuple[dict[str, object], dict[
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str) or len(value) > 2000 or not is_encodable(value):
         raise InvalidSchedule(
-            name, f"{quote_value(value)} is not a short text", hint="2000 characters at most"
+            name, f"{quote_value(value)} is not a short string", hint="2000 characters at most"
         )
     return value
 

@@ -123,7 +123,7 @@ def _check_followed(followed: Mapping[str, set[str]]) -> None:
     """Refuse what the store would refuse: following an unknown schedule, or a cycle."""
     for name in sorted(followed):
         for other in sorted(followed[name] - followed.keys() - {STARTUP}):
-            problem = f"{name} follows {other!r}, which does not exist"
+            problem = f"schedule {name} follows {other!r}, which does not exist"
             raise InvalidSchedule("after.schedule", problem, hint="define that one first, or both")
     if cycle := find_cycle(followed, sorted(followed)):
         raise InvalidSchedule("after.schedule", cycle_problem(cycle), hint="remove one of these")

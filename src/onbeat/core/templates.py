@@ -101,7 +101,7 @@ def check_templates(value: object) -> None:
             expressions += sum(not isinstance(part, str) for part in Template.parse(text).parts)
             if expressions > MOST_EXPRESSIONS:
                 hint = f"{MOST_EXPRESSIONS} at most, in all texts together"
-                raise InvalidSchedule("", "it has too many {{ expressions }}", hint=hint)
+                raise InvalidSchedule("", "too many {{ expressions }}", hint=hint)
 
 
 def has_templates(value: object) -> bool:
@@ -207,7 +207,9 @@ def _parse(text: str) -> Template:
             raise InvalidSchedule("", "statements are not supported, only {{ name }}", hint=hint)
         if len(parts) == 2 * MOST_EXPRESSIONS or (not parts and _cut(text) != text):
             hint = f"{LONGEST_TEXT // 1024} KiB and {MOST_EXPRESSIONS} expressions at most"
-            raise InvalidSchedule("", "it is too long for a text with {{ expressions }}", hint=hint)
+            raise InvalidSchedule(
+                "", "the string is too long to contain {{ expressions }}", hint=hint
+            )
         found = _EXPRESSION.match(text, opening.end())
         if found is None:
             start, closed, _ = text[opening.start() :].partition("}}")
@@ -233,7 +235,9 @@ def _path(name: str, parts: str) -> tuple[object, ...]:
             "", f"{quote_value(name)} is not a known name", hint=did_you_mean(name, NAMES)
         )
     if len(path) > own and name != "last.result":
-        raise InvalidSchedule("", f"{name} has no parts", hint="only last.result has parts")
+        raise InvalidSchedule(
+            "", f"{name} has no fields", hint="only last.result can be followed by .field"
+        )
     return path
 
 
@@ -307,7 +311,7 @@ def _date(form: str) -> Step:
         if code not in tuple(_CODES):
             hint = f"known: %{' %'.join(_CODES)}"
             raise InvalidSchedule(
-                "", f"no part of a date is called {quote_value('%' + code)}", hint=hint
+                "", f"the date format has an unknown code: {quote_value('%' + code)}", hint=hint
             )
     return lambda value, _: _CODE.sub(partial(_coded, _moment(value)), form)
 

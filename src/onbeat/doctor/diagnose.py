@@ -121,7 +121,7 @@ async def _look_at_database(
     settings: Settings | InvalidSettings, clock: Clock, *, quick: bool
 ) -> DatabaseFacts:
     if isinstance(settings, InvalidSettings):
-        problem = "not checked: the settings are invalid, so its address is unknown"
+        problem = "not checked: the settings are invalid, so the database address is unknown"
         return DatabaseFacts(problem=problem, is_there=False)
     if settings.database_path is not None:
         return look_at_file(settings.database_path, clock, quick=quick)

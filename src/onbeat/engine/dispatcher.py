@@ -217,11 +217,11 @@ class Dispatcher:
                 await self._fail_unchecked(attempt, outcome, tail)
         except StoreFailed as broken:
             self.note_doubt(broken)
-            log.warning("run %d: announcing failed: %s", attempt.run_id, broken)
+            log.warning("run %d: recording its start failed: %s", attempt.run_id, broken)
         except BaseException as broken:
             self._hand_back([attempt])
             if not isinstance(broken, asyncio.CancelledError):
-                log.exception("run %d: checking its condition failed", attempt.run_id)
+                log.exception("run %d: the check of its condition (when) crashed", attempt.run_id)
         finally:
             self._checking.pop(attempt.run_id, None)
             self._slot_freed.set()
@@ -232,7 +232,7 @@ class Dispatcher:
         try:
             return await self._launchers[check.target.kind].launch(check)
         except Exception as broken:
-            log.exception("run %d: checking its condition failed", check.run_id)
+            log.exception("run %d: the check of its condition (when) crashed", check.run_id)
             return Failed(_exception_text(broken), "launch_failed"), ""
 
     async def _fail_unchecked(self, attempt: Attempt, outcome: Outcome, tail: str) -> None:
@@ -299,7 +299,7 @@ class Dispatcher:
         except StoreUnusable:
             raise
         except Exception:
-            log.exception("recording outcomes together failed: recording them one by one")
+            log.exception("recording a batch of outcomes failed: recording them one by one")
         held: list[int] = []
         for each in batch:
             try:
@@ -391,7 +391,9 @@ class Dispatcher:
         known = {(attempt.run_id, attempt.fence) for attempt in unfinished}
         freed = await self._store.release_unknown(self._node, known, before=before)
         if freed:
-            log.warning("freed %d runs that were claimed in calls without an answer", freed)
+            log.warning(
+                "released %d runs: the database did not answer the calls that claimed them", freed
+            )
         if self.in_doubt_since == since:
             self.in_doubt_since = None
 
@@ -479,4 +481,7 @@ def _log_lost(finished: Sequence[Finished]) -> None:
         if isinstance(each.outcome, Accepted):  # its target reported the outcome earlier
             log.debug("run %d: reported before its launch was answered", each.attempt.run_id)
         else:
-            log.warning("run %d: no longer held by this node", each.attempt.run_id)
+            log.warning(
+                "run %d: its outcome is not recorded: this node no longer holds the run",
+                each.attempt.run_id,
+            )

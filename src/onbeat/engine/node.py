@@ -247,7 +247,7 @@ class Engine:
             self._cancel_requested = self._cancel_requested or not all_found
         except StoreFailed as broken:
             self._cancel_requested = True
-            log.warning("looking for cancellation requests failed: %s", broken)
+            log.warning("the check for cancellation requests failed: %s", broken)
 
     async def _guard_lease(self) -> None:
         while True:
@@ -263,7 +263,9 @@ class Engine:
         lapses, self._lapses = self._lapses, self._lease.lapses
         if held and (not self._held or lapses != self._lapses):
             running = self.dispatcher.running
-            log.error("no contact with the database: ending all %d runs of this node", running)
+            log.error(
+                "lost contact with the database: terminating all %d runs of this node", running
+            )
             self.dispatcher.end_running(lost=True)
             # Runs that have not ended after half of the remaining lease are killed.
             later = self._node.lease / 1000 / 6
@@ -300,7 +302,7 @@ class Engine:
                     self.planner.wake()
             except (StoreFailed, OSError) as broken:  # such as too many open files
                 self._lease.others_are_silent = False  # until the next heartbeat
-                log.warning("deciding the runs of silent nodes failed: %s", broken)
+                log.warning("rescuing the runs of silent nodes failed: %s", broken)
 
     async def _look_for_leftovers(self) -> None:
         """End leftovers of killed nodes: some may not have been found at the start."""
@@ -309,7 +311,7 @@ class Engine:
             try:
                 await self._end_leftovers()
             except OSError as broken:  # such as too many open files
-                log.warning("ending leftovers of killed nodes failed: %s", broken)
+                log.warning("terminating leftover processes of killed nodes failed: %s", broken)
 
     async def _end_leftovers(self) -> None:
         for launcher in set(self._launchers.values()):
@@ -331,7 +333,7 @@ class Engine:
                 if self._forget is not None:
                     await asyncio.to_thread(self._forget, self._clock.now() - self._keep)
             except StoreFailed as broken:
-                log.warning("pruning the history failed: %s", broken)
+                log.warning("deleting old history failed: %s", broken)
             await asyncio.sleep(PRUNE_EVERY)
 
     async def _follow_zones(self) -> None:
@@ -346,7 +348,7 @@ class Engine:
                 while following is not None:
                     following = await self._store.mark_stuck(after=following, limit=STUCK_BATCH)
             except StoreFailed as broken:
-                log.warning("looking for stuck runs failed: %s", broken)
+                log.warning("the check for stuck runs failed: %s", broken)
 
     def _start(self, loop: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[None]:
         """Start a loop of the engine as a task; it is restarted when the store fails."""

@@ -130,7 +130,7 @@ class Outbox:
             if not collected.is_full:
                 break
         if dropped:
-            log.warning("dropped %d event rows older than 1 h without a notification", dropped)
+            log.warning("no notifications for %d event rows: they are older than 1 h", dropped)
 
     def _compose(self, happened: Sequence[StoredEvent]) -> list[tuple[str, MessageContent, int]]:
         """Return the messages for each channel. It is called inside a transaction."""
@@ -151,16 +151,19 @@ class Outbox:
                     return
                 await self._send(adapter, letter)
         except StoreFailed as broken:
-            log.warning("%s: messages are delayed: %s", adapter.channel.name, broken)
+            log.warning("channel %s: messages are delayed: %s", adapter.channel.name, broken)
         except Exception:
-            log.exception("%s: messages are delayed", adapter.channel.name)
+            log.exception("channel %s: messages are delayed", adapter.channel.name)
 
     async def _send(self, adapter: ChannelAdapter, letter: OutgoingMessage) -> None:
         settled = delivery_result(letter, await self._deliver(adapter.notifier, letter))
         if settled.state == "waiting":
             channel, wait = letter.channel, settled.wait / 1000
             log.warning(
-                "%s: a message was refused: %s (retry in %g s)", channel, settled.error, wait
+                "channel %s: a message was refused: %s (retry in %g s)",
+                channel,
+                settled.error,
+                wait,
             )
         await self._keep(letter, settled)
 
@@ -186,7 +189,7 @@ class Outbox:
             try:
                 await self._store.record_delivery(letter, settled)
             except StoreFailed as broken:
-                log.warning("%s: recording a delivery failed: %s", letter.channel, broken)
+                log.warning("channel %s: recording a delivery failed: %s", letter.channel, broken)
                 if self._stopping:
                     return
                 await asyncio.sleep(min(0.2 * 2**n, 5.0))
@@ -198,7 +201,7 @@ async def _sent(notifier: Notifier, letter: OutgoingMessage) -> Delivery:
     try:
         return await notifier.send(letter)
     except Exception as broken:  # a notifier that breaks its contract may have sent it
-        log.exception("%s: its notifier failed", letter.channel)
+        log.exception("channel %s: its notifier crashed", letter.channel)
         return DeliveryUnknown(f"{type(broken).__name__} while it was being sent")
 
 

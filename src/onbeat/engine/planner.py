@@ -120,9 +120,7 @@ class Planner:
         if "run" not in self._node.roles:
             return planned  # a node that runs nothing need not offer anything
         for needs in sorted(planned.unoffered - self._logged_unoffered):
-            log.warning(
-                "%s is not offered by this node: its runs wait for a node that offers it", needs
-            )
+            log.warning("this node cannot launch %s: its runs wait for a node that can", needs)
         self._logged_unoffered |= planned.unoffered
         return planned
 

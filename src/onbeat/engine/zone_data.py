@@ -24,7 +24,11 @@ async def keep_following(store: Store, clock: Clock, moved: Callable[[], None]) 
         try:
             await _follow(store, clock, moved)
         except StoreFailed as broken:
-            log.warning("following time zone data failed, retry in %g s: %s", BACKOFF, broken)
+            log.warning(
+                "recomputing ticks with new time zone data failed, retry in %g s: %s",
+                BACKOFF,
+                broken,
+            )
             await asyncio.sleep(BACKOFF)
         else:
             await asyncio.sleep(LOOK_EVERY)
@@ -41,7 +45,7 @@ async def _follow(store: Store, clock: Clock, moved: Callable[[], None]) -> None
         now = clock.monotonic()
         if found.is_done:
             log.info(
-                "time zone data %s: all %d schedules followed in %.1f s, %d ticks moved",
+                "time zone data %s: all %d schedules are recomputed after %.1f s, %d ticks moved",
                 found.version, found.total, now - began, found.moved,
             )  # fmt: skip
             return

@@ -78,7 +78,7 @@ class SecretReferences:
             return f"{BEARER}{secret}" if text.startswith(BEARER) else secret
         for variable in REFERENCE.findall(text) if "${" in text else ():
             if variable not in self._environment:
-                problem = f"this node does not pass on the variable {variable}"
+                problem = f"this node does not pass on the environment variable {variable}"
                 raise InvalidSchedule(field, problem, hint="add it to the setting pass_env")
             hidden.keep(self._environment[variable])
         return REFERENCE.sub(lambda match: self._environment[match[1]], text)
@@ -122,7 +122,7 @@ def read_secret(folder: str, name: str, *, field: str = "") -> str:
     """
     hint = f"a file {name} in the folder of the setting secrets"
     if not SECRET_NAME.fullmatch(name):
-        problem = f"{quote_value(name)} is not a name of a secret"
+        problem = f"{quote_value(name)} is not a valid secret name"
         raise InvalidSchedule(field, problem, hint="secret://name")
     if not folder:
         problem = "this node has no folder of secrets"

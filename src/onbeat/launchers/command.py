@@ -378,14 +378,20 @@ def _read(target: Target) -> tuple[list[str], str | None, dict[str, str]]:
     command, cwd, env = fields.get("command"), fields.get("cwd"), fields.get("env", {})
     if not isinstance(command, (list, tuple)) or not command:
         hint = "such as [./backup.sh, --all]; it does not run in a shell"
-        raise InvalidSchedule(
-            "command", f"{quote_value(command)} is not a list of texts", hint=hint
+        is_list = isinstance(command, (list, tuple))
+        problem = (
+            "the list is empty" if is_list else f"{quote_value(command)} is not a list of strings"
         )
+        raise InvalidSchedule("command", problem, hint=hint)
     if not isinstance(env, Mapping):
         raise InvalidSchedule("env", f"{quote_value(env)} is not a mapping", hint="{NAME: value}")
     for name in env:
         if "=" in _text("env", name):
-            raise InvalidSchedule("env", f"{quote_value(name)} is not a name", hint="NAME: value")
+            raise InvalidSchedule(
+                "env",
+                f'{quote_value(name)} contains "=", which is not allowed in a name',
+                hint="NAME: value",
+            )
     return (
         [_text(f"command[{i}]", part) for i, part in enumerate(command)],
         None if cwd is None else _text("cwd", cwd),
@@ -404,10 +410,10 @@ def _text(field: str, value: object, *, least: int = 1) -> str:
     if not isinstance(value, str):
         name = field.partition("[")[0].partition(".")[0]
         hint = "put it in quotes" if isinstance(value, (int, float)) else EXAMPLES[name]
-        raise InvalidSchedule(field, f"{quote_value(value)} is not a text", hint=hint)
+        raise InvalidSchedule(field, f"{quote_value(value)} is not a string", hint=hint)
     if len(value) < least or "\0" in value:
         problem = "it contains NUL" if value else "it is empty"
-        raise InvalidSchedule(field, problem, hint="a text")
+        raise InvalidSchedule(field, problem, hint="a string")
     return value
 
 

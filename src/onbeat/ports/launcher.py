@@ -59,7 +59,7 @@ def check_launch(schedule: Schedule, launchers: Launchers) -> None:
         launcher = _launcher_of(schedule.target, launchers)
         launcher.check(schedule.target)
     if schedule.policy.overlap == "replace" and not launcher.can_cancel(schedule.target):
-        problem = "its target cannot be cancelled, so that a new run cannot replace it"
+        problem = "the target cannot be canceled, so a new run cannot replace the old one"
         raise InvalidSchedule("overlap", problem, hint="skip, queue or allow")
     if schedule.when is not None:
         with in_field("when"):

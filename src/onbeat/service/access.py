@@ -65,16 +65,17 @@ def check_change(caller: Caller, schedule_id: str, current: Schedule | None) -> 
     if caller.is_local or caller.may("admin"):
         return
     if current is None:
-        problem = f"{schedule_id} cannot be read, so only an admin may change or delete it"
+        problem = f"schedule {schedule_id} cannot be read, so only an admin may change or delete it"
         raise NotAllowed(problem, hint=ADMIN_TOKEN)
     for target in (current.target, *((current.when,) if current.when is not None else ())):
         try:
             allowed = _allowed_target(caller, target)
         except NotAllowed as refused:
-            problem = f"{schedule_id} may not be changed or deleted by {caller.name}"
+            problem = f"schedule {schedule_id} may not be changed or deleted by {caller.name}"
             raise NotAllowed(f"{problem}: {refused.problem}", hint=ADMIN_TOKEN) from None
         if allowed.fields != target.fields and _has_url(target):
-            problem = f"{schedule_id} may send to private addresses, so only an admin may change it"
+            why = "it may send to private addresses, so only an admin may change it"
+            problem = f"schedule {schedule_id} cannot be changed: {why}"
             raise NotAllowed(problem, hint=ADMIN_TOKEN)
 
 

@@ -18,7 +18,7 @@ class ControlCommands(Commands):
         if not GROUP.fullmatch(name):
             hint = "letters, digits and . _ / -, at most 100"
             raise InvalidSchedule(
-                "group", f"{quote_value(name)} is not a name of a group", hint=hint
+                "group", f"{quote_value(name)} is not a valid group name", hint=hint
             )
         if not 1 <= places <= MOST_PLACES:
             hint = f"1 to {MOST_PLACES}"

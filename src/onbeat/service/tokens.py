@@ -65,7 +65,7 @@ class Tokens:
         if not NAME.fullmatch(name):
             hint = "letters, digits and . _ @ -, at most 100"
             raise InvalidSettings(
-                "name", f"{quote_value(name)} is not a name of a token", hint=hint
+                "name", f"{quote_value(name)} is not a valid token name", hint=hint
             )
         check_owner(owner)
         row = self._row("token", name, name, scope, owner=owner, lasts=expires_in)
@@ -197,7 +197,7 @@ def check_owner(owner: str) -> str:
     """Return the name of an owner, or refuse it; empty means all owners."""
     if owner and not OWNER.fullmatch(owner):
         hint = "letters, digits and . _ @ : / + -, at most 200"
-        raise InvalidSettings("owner", f"{quote_value(owner)} is not a name of an owner", hint=hint)
+        raise InvalidSettings("owner", f"{quote_value(owner)} is not a valid owner name", hint=hint)
     return owner
 
 

@@ -83,7 +83,7 @@ def _read_file(path: Path) -> Row | InvalidSchedule:
         hint = "name, enabled, and meta: [{url, data}]"
         return InvalidSchedule("", f"{path.name} has no fields", hint=hint)
     if fields.get("name", path.stem) != path.stem:
-        problem = f"{path.name} has the other name {quote_value(fields['name'])}"
+        problem = f"{path.name} contains another name: {quote_value(fields['name'])}"
         return InvalidSchedule("name", problem, hint=f"{path.stem}, like the file")
     return {"name": path.stem, **fields}
 

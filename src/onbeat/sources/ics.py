@@ -43,7 +43,7 @@ def parse_ics(text: str) -> tuple[str, ...]:
         elif not depth:
             event[name] = (parameters, value)
     if not items:
-        raise InvalidSchedule("", "it has no event", hint="BEGIN:VEVENT ... END:VEVENT")
+        raise InvalidSchedule("", "the file has no event", hint="BEGIN:VEVENT ... END:VEVENT")
     return tuple(items)
 
 
@@ -51,7 +51,7 @@ def _item(event: Event) -> str:
     parameters, start = event.get("DTSTART", ("", ""))
     first = _TIME.fullmatch(start)
     if first is None:
-        problem = f"{quote_value(start)} is not a DTSTART"
+        problem = f"{quote_value(start)} is not a valid DTSTART"
         raise InvalidSchedule("", problem, hint="20261225 or 20261225T090000Z")
     if "RDATE" in event:
         raise InvalidSchedule("", "RDATE is not supported", hint="an event for each date")

@@ -32,7 +32,7 @@ WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None
 WORDS |= dict.fromkeys(("true", "True", "TRUE"), True)
 WORDS |= dict.fromkeys(("false", "False", "FALSE"), False)
 TAB_INDENT = re.compile(r" *\t")
-QUOTE_STARS = 'put a text with * in quotes: "* * * * *"'
+QUOTE_STARS = 'put a string with * in quotes: "* * * * *"'
 # Control characters, and those that YAML 1.1 takes for the end of a line or of the file.
 STRANGE = re.compile(
     "[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
@@ -250,8 +250,8 @@ class _YamlReader:
     ) -> str | None:
         """Return the key of a mapping, or None if it is refused."""
         if not isinstance(key, str):
-            hint = "a text as the key" if isinstance(key, (dict, list)) else "put it in quotes"
-            self._refuse(line, f"the key {quote_value(key)} is not a text", hint)
+            hint = "a string as the key" if isinstance(key, (dict, list)) else "put it in quotes"
+            self._refuse(line, f"the key {quote_value(key)} is not a string", hint)
         elif key == "<<" and isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
             self._refuse(line, "`<<` merges nothing in YAML 1.2", "write the fields out")
         elif key in earlier:

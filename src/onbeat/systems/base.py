@@ -73,7 +73,10 @@ class PeriodicTask:
             except (OnbeatError, OSError) as failed:
                 if str(failed) != self._last_problem:
                     self._last_problem = str(failed)
-                    message = "%s: %s (retried every %g s)"
+                    message = "background task %s failed: %s (retried every %g s)"
                     log.warning(message, self._name, failed, self._every)
             except Exception:
-                log.exception("%s: this is a defect", self._name)
+                log.exception(
+                    "background task %s crashed: this is a bug of Onbeat, please report it",
+                    self._name,
+                )

@@ -12,7 +12,7 @@ def check_fields(value: object, known: AbstractSet[str]) -> None:
     """Refuse a value that is not a mapping, and unknown field names."""
     if not isinstance(value, Mapping):
         hint = f"fields by name: {', '.join(sorted(known))}"
-        raise InvalidSchedule("", f"{quote_value(value)} is not a set of fields", hint=hint)
+        raise InvalidSchedule("", f"{quote_value(value)} is not a mapping", hint=hint)
     check_names(value, known)
 
 

@@ -191,7 +191,7 @@ def test_agents_of_other_programs_do_not_affect_idleness(lasting, caplog):
         return await its.its.run_until_idle(timeout=5)
 
     assert lasting.play(waits) is True
-    assert "agents/old has a timer but no agent here" in caplog.text
+    assert "schedule agents/old: this program does not have the agent" in caplog.text
 
 
 def test_orchestrator_can_use_one_event_loop_after_another(tmp_path):

@@ -239,8 +239,11 @@ def test_failed_cancellation_is_retried_until_the_panel_confirms(world, logged, 
     world.play(first)
     fid = world.panel.launched[0]["fid"]
     lines = [line for _, line in logged()]
-    assert any(f"{KEY}: {fid} could not be canceled, will be retried" in each for each in lines)
-    assert f"{KEY}: {fid} is canceled" in lines
+    assert any(
+        f"flow {KEY}: launch {fid} could not be canceled on the panel, will be retried" in each
+        for each in lines
+    )
+    assert f"flow {KEY}: launch {fid} was canceled on the panel" in lines
     assert any(f": launched as {fid}" in each for each in lines)
 
 
@@ -275,7 +278,7 @@ def test_cancellation_is_given_up_after_a_day_and_logged(world, logged):
     world.play(story)
     (line,) = [line for level, line in logged() if level == "ERROR"]
     assert line.startswith(
-        f"{KEY}: abc on {world.url} could not be canceled for a day, and may be running"
+        f"flow {KEY}: launch abc on {world.url} could not be canceled for a day, and may be running"
     )
 
 

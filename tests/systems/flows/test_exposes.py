@@ -90,7 +90,7 @@ def test_other_triggers_than_cron_are_refused_by_name(other):
     (name,) = other
     for block in (other, other | {"cron": "0 * * * *"}):
         with pytest.raises(
-            InvalidSchedule, match=rf"^schedule\.{name}: flows are timed by cron only"
+            InvalidSchedule, match=rf"^schedule\.{name}: flows are scheduled by cron only"
         ):
             read_config(block)
 
@@ -99,8 +99,8 @@ def test_other_triggers_than_cron_are_refused_by_name(other):
     ("block", "told"),
     [
         ({}, "schedule.cron: it is missing"),
-        (5, "schedule: 5 is not a set of fields"),
-        ({"cron": 5}, "schedule.cron: 5 is not a text"),
+        (5, "schedule: 5 is not a mapping"),
+        ({"cron": 5}, "schedule.cron: 5 is not a string"),
         (
             {"cron": "* * * *"},
             "schedule.cron: 4 fields in '* * * *' (five: minute hour day month weekday)",
@@ -108,7 +108,10 @@ def test_other_triggers_than_cron_are_refused_by_name(other):
         ({"cron": "0 0 9 * * *"}, "schedule.cron: 6 fields in"),
         ({"cron": "61 * * * *"}, "schedule.cron.minute: '61' is not a minute"),
         ({"cron": "0 0 31 2 *"}, "schedule.cron"),
-        ({"cron": "0 * * * *", "inputs": [1]}, "schedule.inputs: [1] is not a set of names"),
+        (
+            {"cron": "0 * * * *", "inputs": [1]},
+            "schedule.inputs: [1] is not a mapping of names to values",
+        ),
         ({"cron": "0 * * * *", "enabled": "yes"}, "schedule.enabled: 'yes' is neither"),
         ({"cron": "0 * * * *", "timezone": "Berlin"}, "schedule.timezone: "),
         (
@@ -118,7 +121,7 @@ def test_other_triggers_than_cron_are_refused_by_name(other):
         ({"cron": "0 * * * *", "retry_delay": "soon"}, "schedule.retry_delay: "),
         (
             {"cron": "0 * * * *", "entry_point": "x"},
-            "schedule.entry_point: 'x' does not name a function",
+            "schedule.entry_point: 'x' is not of the form module:function",
         ),
         (
             {"cron": "0 * * * *", "input": {}},
@@ -238,7 +241,7 @@ def test_flow_with_an_invalid_cron_is_ignored_with_a_warning_and_affects_no_othe
     assert found[KEY] == "schedule.cron.minute: '61' is not a minute (0 to 59)"
     assert "url: it is missing" in found["reports/meta[3]"]
     warned = [line for level, line in logged() if level == "WARNING"]
-    assert f"{KEY} is ignored: {found[KEY]}" in warned
+    assert f"flow {KEY} is ignored: {found[KEY]}" in warned
     assert len(warned) == 4
 
 
@@ -295,7 +298,7 @@ def test_timer_reads_only_enabled_exposes(world, logged):
 
     lines = world.play(story)
     assert sum("broken is ignored" in line for line in lines) == 1
-    assert lines.index(f"{KEY} is no longer scheduled") < len(lines) - 1
+    assert lines.index(f"flow {KEY} is no longer scheduled") < len(lines) - 1
 
 
 @pytest.mark.parametrize("switch", [[1], {}, "yes", 2, 0.5, {"on": True}])
@@ -378,8 +381,8 @@ def test_folder_of_yaml_files_is_read_like_the_table(world):
     found, right = invalid(world)
     assert right == ["plain/-/x", KEY]
     assert found.keys() == {"other", "broken", "Odd"}
-    assert found["other"].startswith("name: other.yaml has the other name 'another'")
-    assert "is not the name of an expose" in found["Odd"]
+    assert found["other"].startswith("name: other.yaml contains another name: 'another'")
+    assert "is not a valid name of an expose" in found["Odd"]
 
 
 def test_exposes_database_is_opened_read_only(tmp_path):

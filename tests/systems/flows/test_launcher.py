@@ -368,7 +368,7 @@ def test_password_that_is_not_a_reference_is_refused():
     ("run", "told"),
     [
         ({"flow": {}}, "run.flow.url: it is missing"),
-        ({"flow": "/-/x/-/"}, "run.flow: '/-/x/-/' is not a set of fields"),
+        ({"flow": "/-/x/-/"}, "run.flow: '/-/x/-/' is not a mapping"),
         ({"flow": {"url": "https://elsewhere.example/x"}}, "run.flow.url: 'https://elsewhere"),
         ({"flow": {"url": "//elsewhere.example/x"}}, "run.flow.url: '//elsewhere.example/x' is no"),
         ({"flow": {"url": "/a/../b"}}, "run.flow.url: '/a/../b' is not the path of a flow"),
@@ -387,7 +387,7 @@ def test_password_that_is_not_a_reference_is_refused():
         ({"flow": {"url": "/-/a\n"}}, "run.flow.url: '/-/a\\n' is not the path"),
         ({"flow": {"url": "/-/a", "key": ""}}, "run.flow.key: '' is not a key"),
         ({"flow": {"url": "/-/a", "panel": "x"}}, "run.flow.panel: no field has this name"),
-        ({"flow": {"url": "/{{ date }}"}}, "run.flow: a flow has no templates"),
+        ({"flow": {"url": "/{{ date }}"}}, "run.flow: a flow cannot contain templates"),
         (FLOW | {"inputs": {"a": "secret://b"}}, "run.inputs.a: a secret would be visible here"),
     ],
 )

@@ -50,7 +50,7 @@ def test_deleted_expose_deletes_only_its_schedules(world, logged):
         return sorted(row.schedule_id for row in await its.beat.schedules())
 
     assert world.play(story) == ["mine", "other/-/127.0.0.1/8125/-"]
-    assert ("INFO", f"{KEY} is no longer scheduled") in logged()
+    assert ("INFO", f"flow {KEY} is no longer scheduled") in logged()
 
 
 def test_new_flow_and_changed_cron_fire_no_past_ticks(world):

@@ -313,7 +313,10 @@ class TestReloading:
         with caplog.at_level(logging.ERROR, "onbeat.systems"):
             assert world.play(story) == ["a"]
         (told,) = [record.getMessage() for record in caplog.records]
-        assert f"timers stay unchanged: {world.path}: it is " in told
+        assert (
+            f"timers stay unchanged, because the services file is not applied: {world.path}: it is "
+            in told
+        )
 
 
 SAME = {
@@ -359,7 +362,7 @@ class TestStarting:
             world.play(lambda world: world.rows())
         (told,) = [record.getMessage() for record in caplog.records]
         are = "1 timer is" if count == 1 else "3 timers are"
-        assert told == f"timers: {are} invalid; onbeat timers lists the reasons"
+        assert told == f"services file: {are} invalid; onbeat timers lists the reasons"
 
 
 class TestBoundary:

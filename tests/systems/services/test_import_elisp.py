@@ -172,7 +172,7 @@ def test_unit_file_is_a_service():
     ],
 )  # fmt: skip
 def test_code_is_omitted_and_reported_with_its_line(text, problem):
-    (*_, last) = [each for each in reported(text) if "the gate of timers" not in each]
+    (*_, last) = [each for each in reported(text) if "the old file does not enable" not in each]
     assert last.startswith(problem)
     assert imported(text).fields["timers"] == []
 
@@ -209,7 +209,7 @@ def test_unset_gate_is_reported_and_stays_closed():
     found = imported(text)
     assert "timers_enabled" not in found.fields
     assert str(found.left_out[0]) == (
-        "timers_enabled: the gate of timers is not opened, so they stay off"
+        "timers_enabled: the old file does not enable timers, so they stay off"
         " (write timers_enabled: true into the new file)"
     )
 

@@ -165,7 +165,7 @@ class TestReading:
         with caplog.at_level(logging.ERROR, "onbeat.systems"):
             world.play(lambda world: world.let_pass("1s"))
         assert world.started == ["hourly"], "what was missed since nine is caught up"
-        assert "timers.zzz: 5 is not a set of fields" in caplog.records[0].getMessage()
+        assert "timers.zzz: 5 is not a mapping" in caplog.records[0].getMessage()
 
     @pytest.mark.req("S77", "S90")
     def test_temporarily_unreadable_state_file_is_not_lost(self, world, monkeypatch, caplog):

@@ -82,7 +82,7 @@ class TestTopLevelFields:
         [
             ({7: []}, "7 is not a field name (a string)"),
             ({"timer": []}, "timer: no field has this name (did you mean 'timers'?)"),
-            ({"services": 5}, "services: 5 is not a set of services"),
+            ({"services": 5}, "services: 5 is not a mapping of names to services"),
             ({"services": [{"argv": ["true"]}]}, "services[0]: it has no id"),
             ({"timers": {"hourly": {}}}, "timers: {'hourly': {}} is not a list"),
             ({"retry": "30s"}, "retry: '30s' is not a list of delays ([30s, 2m, 10m])"),
@@ -93,7 +93,7 @@ class TestTopLevelFields:
             ({"catchup_window": -5}, "catchup_window: '-5s' is not a duration"),
             ({"timers_enabled": "yes"}, "timers_enabled: 'yes' is neither true nor false"),
             ({"enabled": 1}, "enabled: 1 is neither true nor false"),
-            ({"timers-enabled": True}, "'timers_enabled' and 'timers-enabled' are the same"),
+            ({"timers-enabled": True}, "'timers_enabled' and 'timers-enabled' are the same field"),
         ],
     )
     def test_invalid_top_level_fields_are_refused(self, given, problem):
@@ -103,7 +103,7 @@ class TestTopLevelFields:
 
     @pytest.mark.parametrize("nothing", [None, [], "timers"])
     def test_file_that_is_not_a_mapping_is_refused(self, nothing):
-        with pytest.raises(InvalidSchedule, match="is not a set of fields"):
+        with pytest.raises(InvalidSchedule, match="is not a mapping"):
             Services(nothing)
 
     @pytest.mark.parametrize("name", [5, "", True, "a\0b"])
@@ -182,7 +182,7 @@ class TestSpelling:
             "b": "unknown keyword :on-start (did you mean ':on-startup-sec'?)",
             "c": ":target must be a non-empty string",
             "d": "at least one trigger required (:on-calendar, :on-startup-sec, :on-unit-active-sec)",
-            "e": "'id' and ':id' are the same (one of them)",
+            "e": "'id' and ':id' are the same field (one of them)",
             "f": ":target 'nope' not found in supervisor-programs",
         }
 
@@ -229,7 +229,7 @@ WRONG = [
                  marks=pytest.mark.req("S4", "S50")),
     pytest.param({"OnCalendar": "daily"}, "unknown keyword OnCalendar",
                  marks=pytest.mark.req("S2", "S50")),
-    pytest.param({"on_calendar": "Mon *-*-* 03:00:00"}, "on_calendar must be a set of fields, or a list of them",
+    pytest.param({"on_calendar": "Mon *-*-* 03:00:00"}, "on_calendar must be a mapping, or a list of mappings",
                  marks=pytest.mark.req("S2", "S3", "S72")),
     pytest.param({"id": 5}, "id must be a non-empty string", marks=pytest.mark.req("S44", "S51")),
     pytest.param({"id": ""}, "id must be a non-empty string", marks=pytest.mark.req("S44", "S51")),
@@ -249,7 +249,7 @@ WRONG = [
     pytest.param({"on_calendar": {"minute": ["*"]}}, f"on_calendar minute {NO_CALENDAR}", marks=pytest.mark.req("S72")),
     pytest.param({"on_calendar": {"hour": True}}, f"on_calendar hour {NO_CALENDAR}", marks=pytest.mark.req("S72")),
     pytest.param({"on_calendar": {"hour": "MON"}}, f"on_calendar hour {NO_CALENDAR}", marks=pytest.mark.req("S72")),
-    pytest.param({"on_calendar": []}, "on_calendar must be a set of fields, or a list of them", marks=pytest.mark.req("S72")),
+    pytest.param({"on_calendar": []}, "on_calendar must be a mapping, or a list of mappings", marks=pytest.mark.req("S72")),
     pytest.param({"on_startup_sec": 0}, "on_startup_sec must be a positive number", marks=pytest.mark.req("S49")),
     pytest.param({"on_startup_sec": -5}, "on_startup_sec must be a positive number", marks=pytest.mark.req("S49")),
     pytest.param({"on_unit_active_sec": "5m"}, "on_unit_active_sec must be a positive number", marks=pytest.mark.req("S49")),
@@ -277,7 +277,7 @@ def test_invalid_timer_is_reported_with_its_reason_and_the_others_run(timer, rea
     ("timer", "told"),
     [
         ({"on_calendar": "0 3 * * *"},
-         ("on_calendar must be a set of fields, or a list of them: '0 3 * * *' is a string; "
+         ("on_calendar must be a mapping, or a list of mappings: '0 3 * * *' is a string; "
          "cron expressions are not supported ({hour: 3, minute: 0})")),
         ({"on_calendar": {"day_of_week": ["MON", "Mo"]}},
          f"on_calendar day_of_week {NO_CALENDAR}: 'Mo' is invalid (names such as MON are valid)"),

@@ -73,7 +73,9 @@ def test_refused_definition_is_not_called_corrupt(world, logged):
     refused = world.play(story)
     assert refused.error == "Schedule definition is refused; refusing to run: daily"
     (warned,) = logged()
-    assert warned.startswith("[SCHEDULER] daily: definition.json is refused, skipped: prompt: ")
+    assert warned.startswith(
+        "[SCHEDULER] daily: the file definition.json is refused, skipped: prompt: "
+    )
 
 
 def test_a_corrupt_last_run_is_refused_with_a_hint(world):
@@ -87,7 +89,7 @@ def test_a_corrupt_last_run_is_refused_with_a_hint(world):
         ):
             with pytest.raises(PromptRefused) as refused:
                 await call
-            assert refused.value.hint == "nextRun: it is not a text (a text, or null)"
+            assert refused.value.hint == "nextRun: it is not a string (a string, or null)"
 
     world.play(story)
 
@@ -118,8 +120,8 @@ def test_misnamed_folders_are_logged_once(world, logged):
     assert world.play(story) == ["daily"]
     slugs = "letters, digits, '.', '_' and '-', at most 100, and no '.' first"
     assert sorted(logged()) == [
-        f"[SCHEDULER] 'not a slug' is ignored: not a slug ({slugs})",
         "[SCHEDULER] daily: its definition has the slug 'weekly'; the folder's name is used",
+        f"[SCHEDULER] the folder 'not a slug' is ignored: its name is not a slug ({slugs})",
     ]
 
 

@@ -437,7 +437,7 @@ def test_a_corrupt_last_run_json_or_definition_json_is_skipped_with_a_warning_ne
     assert len(world.made) == 1
     warned = [line for line in logged() if "daily" in line]
     assert len(warned) == 1
-    assert warned[0].startswith(f"[SCHEDULER] daily: {name} is {kind}, skipped: ")
+    assert warned[0].startswith(f"[SCHEDULER] daily: the file {name} is {kind}, skipped: ")
     assert (world.folder / "daily" / name).read_text() == text
 
 

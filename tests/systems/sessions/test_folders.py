@@ -413,7 +413,7 @@ def test_one_of_two_nodes_has_the_files_and_a_takeover_deletes_nothing(
     assert not (tmp_path / "A" / "daily").exists()
     said = json.loads((tmp_path / "B" / "daily" / "definition.json").read_text())
     assert said["prompt"] == "Three"
-    warned = [each for each in caplog.messages if "another folder is kept in step now" in each]
+    warned = [each for each in caplog.messages if "another folder is in use now" in each]
     assert len(warned) == 1
 
 

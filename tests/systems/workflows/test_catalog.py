@@ -239,7 +239,7 @@ def test_inputs_that_are_not_an_object_of_json_are_refused(world):
     async def story(its):
         asked = ("report", 3, "ada", "2026-01-01T14:00:00Z", "key-1")
         for inputs in ([1], {"a": float("nan")}, {1: 2}):
-            with pytest.raises(InvalidSchedule, match="is not an object of JSON"):
+            with pytest.raises(InvalidSchedule, match="is not a JSON object"):
                 await its.workflows.start_workflow(*asked, inputs=inputs)
 
     world.play(story)

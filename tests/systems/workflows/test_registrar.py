@@ -332,9 +332,9 @@ def test_errors_name_the_fields_of_this_system(workflows, given, problem):
         (
             "upsert",
             [None],
-            "None is not a set of fields (fields by name: catchup_policy, cron_expr,",
+            "None is not a mapping (fields by name: catchup_policy, cron_expr,",
         ),
-        ("upsert", [[]], "[] is not a set of fields"),
+        ("upsert", [[]], "[] is not a mapping"),
         (
             "upsert",
             [{"workflow_id": "report"}],

@@ -265,7 +265,7 @@ IN_WORDS = [
     ("upsert", YEARLY | {"cron": "* * * * *"}, "cron: no field has this name (did you mean 'cron"),
     ("upsert", YEARLY | {"paused": True}, "paused: no field has this name (pause_schedule, or PO"),
     ("upsert", {"workflow_id": "a"}, "version: it is missing (a whole number is needed)"),
-    ("upsert", [], "body: [] is not a set of fields"),
+    ("upsert", [], "body: [] is not a mapping"),
     ("deploy", {"dag": DAG, "version": "1"}, "version: '1' is not a whole number"),
     ("deploy", {"dag": DAG, "workflow": "r"}, "workflow: no field has this name (did you mean "),
     ("deploy", {"dag": []}, "dag: [] is not a DAG"),

@@ -133,7 +133,10 @@ def test_silent_database_is_a_failed_hand_over(tmp_path):
 
 def test_start_without_an_executor_names_the_setting(tmp_path):
     launcher = RunLauncher(DirectoryStore(tmp_path), None, clock=ManualClock())
-    with pytest.raises(InvalidSettings, match="workflows_executor: this process runs no DAGs"):
+    with pytest.raises(
+        InvalidSettings,
+        match="workflows_executor: no executor is set, so this process cannot run DAGs",
+    ):
         asyncio.run(launcher.start(*ASKED))
 
 
@@ -419,7 +422,7 @@ class TestExecutorOfAProgram:
 
     def test_program_has_one_executor_function(self):
         beat = Onbeat("sqlite://")
-        with pytest.raises(InvalidSchedule, match="executor: 5 is not a function"):
+        with pytest.raises(InvalidSchedule, match="executor: 5 is not callable"):
             beat.executor(5)
 
         @beat.executor

@@ -46,7 +46,7 @@ def test_unambiguous_json_is_accepted(body):
         (b"[1,]", "this is not JSON: "), (b"{}{}", "this is not JSON: "), (b"// x\n1", "this is not JSON: "), (b"\xef\xbb\xbf{}", "this is not JSON: "),
         (b'"\xff"', "this is not JSON: "), (b'"\\ud800"', "this is not JSON: "), (b'"\\ud800x"', "this is not JSON: "), (b'"\xed\xa0\x80"', "this is not JSON: "),
         (b'"\\udc00\\ud800"', "this is not JSON: "), (b"\x00", "this is not JSON: "), (b'"\x01"', "this is not JSON: "), (b"01", "this is not JSON: "),
-        (b'"\\u0000"', "a text contains NUL"), (b'{"\\u0000": 1}', "a text contains NUL"), (b'"\\\\\\u0000"', "a text contains NUL"),
+        (b'"\\u0000"', "a string contains NUL"), (b'{"\\u0000": 1}', "a string contains NUL"), (b'"\\\\\\u0000"', "a string contains NUL"),
         (b"%d" % (MOST + 1), "9223372036854775808 has more than 64 bits"), (b"[-9223372036854775809]", "-9223372036854775809 has more than 64 bits"),
         (b'{"a":18446744073709551616}', "18446744073709551616 has more than 64 bits"), (b"9" * 5000, "this is not JSON: Integer value out of range"),
         (b'{"a":1,"a":2}', "the name 'a' is repeated"), (b'{"a":1,"\\u0061":2}', "the name 'a' is repeated"), (b'[{"x":{"b":1,"c":2,"b":1}}]', "the name 'b' is repeated"),
@@ -111,7 +111,7 @@ def test_escaped_backslash_begins_no_nul(before):
     if before % 2:
         check_json(body)
     else:
-        assert refusal(body) == "a text contains NUL"
+        assert refusal(body) == "a string contains NUL"
 
 
 def test_large_body_is_checked_without_blocking_the_event_loop(monkeypatch):

@@ -107,10 +107,12 @@ class MailServer:
     def of(cls, text: str) -> "MailServer":
         found = SERVER.fullmatch(text)
         if found is None:
-            raise InvalidSchedule("", "it is not a mail server", hint="smtp://user@host:587")
+            raise InvalidSchedule(
+                "", "the value is not the URL of a mail server", hint="smtp://user@host:587"
+            )
         scheme, user, host, port = found.groups()
         if user and ":" in user:
-            problem = "it contains a password"
+            problem = "the URL contains a password"
             raise InvalidSchedule("", problem, hint='set password = "${env:NAME}"')
         is_encrypted = scheme.lower() == "smtps"
         usual = 465 if is_encrypted else 587 if user else 25
@@ -129,7 +131,11 @@ def read_channels(table: object) -> tuple[Channel, ...]:
     """Return the channels of a table `notify`, or refuse it."""
     if not isinstance(table, Mapping):
         hint = '[notify.ops] with webhook = "https://..."'
-        raise InvalidSchedule("", f"{quote_value(table)} is not a table of channels", hint=hint)
+        raise InvalidSchedule(
+            "",
+            f"{quote_value(table)} is not a mapping of channel names to their settings",
+            hint=hint,
+        )
     found = []
     for name, fields in table.items():
         if not NAME.fullmatch(name):
@@ -138,7 +144,7 @@ def read_channels(table: object) -> tuple[Channel, ...]:
         with in_field(name):
             if not isinstance(fields, Mapping):
                 hint = f'[notify.{name}] with webhook = "https://..."'
-                raise InvalidSchedule("", "it is not a table", hint=hint)
+                raise InvalidSchedule("", "the channel is not a mapping", hint=hint)
             found.append(_channel(name, fields))
     return tuple(found)
 
@@ -146,7 +152,7 @@ def read_channels(table: object) -> tuple[Channel, ...]:
 def _channel(name: str, fields: Mapping[str, object]) -> Channel:
     ways = [way for way in WAYS if way in fields]
     if len(ways) != 1:
-        problem = f"it has {' and '.join(ways)}" if ways else "it has no destination"
+        problem = f"it has {' and '.join(ways)}" if ways else "the channel has no destination"
         raise InvalidSchedule("", problem, hint=f"one of {', '.join(WAYS)}")
     way = ways[0]
     known = {"on", "schedules", "late", "every", *_FIELDS[way]}
@@ -162,11 +168,13 @@ def _channel(name: str, fields: Mapping[str, object]) -> Channel:
             server = MailServer.of(address)
         password = _text(fields, "password", default="")
         if password and not server.user:
-            raise InvalidSchedule("password", "it requires a user", hint="smtp://user@host")
-        to = _list(fields, "to", ADDRESS, "an address", hint='["you@example.org"]')
+            raise InvalidSchedule(
+                "password", "a password requires a user in the URL", hint="smtp://user@host"
+            )
+        to = _list(fields, "to", ADDRESS, "an email address", hint='["you@example.org"]')
         sender = fields.get("from", "onbeat@localhost")
         if not isinstance(sender, str) or not _is_address(sender):
-            problem = f"{quote_value(sender)} is not an address"
+            problem = f"{quote_value(sender)} is not an email address"
             raise InvalidSchedule("from", problem, hint="onbeat@example.org")
         return Channel(name, way, address, rule, every, to, sender, password)
     if way == "webhook" and not _has_references(address):
@@ -189,7 +197,7 @@ def _rule(fields: Mapping[str, object]) -> Rule:
             else:
                 hint = did_you_mean(each, (*KINDS, "failures:3"))
                 raise InvalidSchedule(
-                    f"on[{n}]", f"{quote_value(each)} is not a kind of notice", hint=hint
+                    f"on[{n}]", f"{quote_value(each)} is not a kind of notification", hint=hint
                 )
     schedules: tuple[str, ...] = ("*",)
     if "schedules" in fields:
@@ -213,7 +221,9 @@ def _length(
 
 def _plain_list(value: object, name: str, hint: str) -> list[object]:
     if not isinstance(value, list) or not value:
-        raise InvalidSchedule(name, f"{quote_value(value)} is not a list of them", hint=hint)
+        raise InvalidSchedule(
+            name, f"{quote_value(value)} is not a list with at least one item", hint=hint
+        )
     if len(value) > 100:
         raise InvalidSchedule(name, f"it has {len(value)} items", hint="100 at most")
     return value
@@ -239,13 +249,13 @@ def _headers(fields: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
     headers = fields.get("headers", {})
     if not isinstance(headers, Mapping):
         raise InvalidSchedule(
-            "headers", f"{quote_value(headers)} is not a table", hint='{X-Team = "ops"}'
+            "headers", f"{quote_value(headers)} is not a mapping", hint='{X-Team = "ops"}'
         )
     found = []
     for name in headers:
         if not HEADER.fullmatch(name) or name.lower() in OWN_HEADERS:
             raise InvalidSchedule(
-                "headers", f"{quote_value(name)} cannot be set", hint="such as X-Team"
+                "headers", f"the header {quote_value(name)} cannot be set", hint="such as X-Team"
             )
         with in_field("headers"):
             found.append((name, _text(headers, name)))
@@ -258,7 +268,7 @@ def _text(fields: Mapping[str, object], name: str, *, default: str | None = None
     with in_field(name):
         if not isinstance(value, str) or (not value and default is None):
             raise InvalidSchedule("", "it is not a string", hint="a string in quotes")
-        _visible(value, "a text")
+        _visible(value, "a string")
         if "${" in REFERENCE.sub("", value):
             raise InvalidSchedule("", "${ is not followed by a variable", hint="${env:NAME}")
         if value.startswith(SCHEME) and not SECRET.fullmatch(value):

@@ -141,7 +141,7 @@ def parse_instant(value: object) -> int:
     wall, offset = _parse(value, hint="such as 2026-12-01T09:00:00Z")
     if offset is None:
         hint = f"{value}Z, or +01:00 and the like"
-        raise InvalidSchedule("", f"{quote_value(value)} has no offset", hint=hint)
+        raise InvalidSchedule("", f"{quote_value(value)} has no UTC offset", hint=hint)
     return wall - offset
 
 
@@ -162,11 +162,11 @@ def _parse(value: object, *, hint: str = "such as 2026-12-01T09:00") -> tuple[in
         wall = day_number(year, month, day) * DAY
     except ValueError:
         raise InvalidSchedule(
-            "", f"{quote_value(value)} is not a day of the calendar", hint="year-month-day"
+            "", f"{quote_value(value)} is not an existing date", hint="year-month-day"
         ) from None
     if hour > 23 or minute > 59 or second > 59:
         raise InvalidSchedule(
-            "", f"{quote_value(value)} is not a time of day", hint="00:00:00 to 23:59:59"
+            "", f"{quote_value(value)} has an invalid time of day", hint="00:00:00 to 23:59:59"
         )
     wall += hour * 3600 + minute * 60 + second
     mark = match[7]
@@ -177,7 +177,7 @@ def _parse(value: object, *, hint: str = "such as 2026-12-01T09:00") -> tuple[in
         hours, minutes = int(mark[1:3]), int(mark[4:6])
         if hours > 23 or minutes > 59:
             raise InvalidSchedule(
-                "", f"{quote_value(mark)} is not an offset", hint="such as +01:00"
+                "", f"{quote_value(mark)} is not a UTC offset", hint="such as +01:00"
             )
         offset = (hours * 3600 + minutes * 60) * (-1 if mark[0] == "-" else 1)
     _inside(wall - offset, value)

@@ -125,7 +125,7 @@ class Within:
         if weekdays.specials:
             raise InvalidSchedule(
                 "within.days",
-                f"{quote_value(typed)} is not a set of weekdays",
+                f"{quote_value(typed)} is not a list of weekdays",
                 hint="such as MON-FRI",
             )
         object.__setattr__(self, "_weekdays", weekdays.bits)
@@ -241,7 +241,7 @@ def _day(text: str, item: str) -> int:
     """Return the day number of a date written year-month-day."""
     day = _day_in(*map(int, text.split("-")))
     if day is None:
-        problem = f"{quote_value(item)} is not a day of the calendar"
+        problem = f"{quote_value(item)} is not an existing date"
         raise InvalidSchedule("exclude", problem, hint="year-month-day")
     return day
 

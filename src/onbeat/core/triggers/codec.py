@@ -170,7 +170,7 @@ def _calendar(value: Any, limits: Fields, context: _Context) -> Trigger:
     if not isinstance(value, Mapping):
         raise InvalidSchedule(
             "calendar",
-            f"{quote_value(value)} is not a set of fields",
+            f"{quote_value(value)} is not a mapping",
             hint="{hour: 9, day_of_week: MON}",
         )
     return build.calendar_of(value, context.timezone, context.dst)  # type: ignore[arg-type]

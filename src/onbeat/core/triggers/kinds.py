@@ -123,7 +123,9 @@ class Calendar(LocalPatternTrigger):
         texts: list[str | None] = [getattr(self, each.name) for each in cron.FIELDS]
         if all(text is None for text in texts):
             names = ", ".join(each.name for each in cron.FIELDS)
-            raise InvalidSchedule("calendar", "it has no fields", hint=f"one or more of {names}")
+            raise InvalidSchedule(
+                "calendar", "the calendar has no fields", hint=f"one or more of {names}"
+            )
         finest = next(i for i, text in enumerate(texts) if text is not None)
         filled = [
             "0" if i < finest and i < 3 else "*" if text is None else text
@@ -179,11 +181,13 @@ class Every(Trigger):
         check_dst(self.dst)
         length, parts = self.every, [self.every.months, self.every.days, self.every.seconds]
         if length == Duration():
-            raise InvalidSchedule("every", "'0s' is not a step", hint="1s or more")
+            raise InvalidSchedule("every", "'0s' is not an interval", hint="1s or more")
         if sum(part > 0 for part in parts) != 1:
             hint = "either s, m, h or d, w or mo, y: 36h, 1d or 1mo"
             raise InvalidSchedule(
-                "every", f"{quote_value(str(length))} is not one step of a grid", hint=hint
+                "every",
+                f"{quote_value(str(length))} mixes units that cannot be combined",
+                hint=hint,
             )
         _set(self, "_zone", zone(self.timezone))
         if self.start_at is not None:
@@ -289,7 +293,7 @@ class At(Trigger):
 
     def __post_init__(self) -> None:
         if not self.at:
-            raise InvalidSchedule("at", "it contains no time", hint="such as 2026-12-01T09:00")
+            raise InvalidSchedule("at", "the list is empty", hint="such as 2026-12-01T09:00")
         where = zone(self.timezone)
         with in_field("at"):
             times = {resolve(text, where): text for text in map(canonical_time, self.at)}

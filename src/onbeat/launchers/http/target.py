@@ -102,7 +102,7 @@ def check_text(field: str, value: object) -> str:
     """Return a text that can be sent, or refuse it."""
     if not isinstance(value, str):
         hint = "put it in quotes" if isinstance(value, (int, float)) else _example(field)
-        raise InvalidSchedule(field, f"{quote_value(value)} is not a text", hint=hint)
+        raise InvalidSchedule(field, f"{quote_value(value)} is not a string", hint=hint)
     if len(value) > LONGEST_TEXT:
         raise InvalidSchedule(field, "it is too long", hint=f"{LONGEST_TEXT} characters at most")
     if not VISIBLE.fullmatch(value):  # it is not shown, as it may be a secret
@@ -128,7 +128,7 @@ def parse_url(text: str) -> RequestTarget:
     # aiohttp does not pass to our resolver what it takes for an address: it must be one.
     if address is None and (":" in host or host.replace(".", "").isdigit()):
         raise InvalidSchedule(
-            "http", f"{quote_value(host)} is not an address", hint="such as 192.0.2.1"
+            "http", f"{quote_value(host)} is not an IP address", hint="such as 192.0.2.1"
         )
     if not 1 <= port <= 65_535:
         raise InvalidSchedule("http", f"{port} is not a port", hint="1 to 65535")

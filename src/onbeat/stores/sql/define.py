@@ -120,7 +120,7 @@ def _upsert(
 ) -> Upserted:
     stored, text = find(tx, schedule.schedule_id), definition(schedule)
     if stored is not None and is_foreign(tx, stored.state.user_id):
-        problem = f"{schedule.schedule_id} belongs to another owner"
+        problem = f"schedule {schedule.schedule_id} belongs to another owner"
         raise NotAllowed(problem, hint="use another id")
     if stored is None or stored.deleted:
         created = _create(

@@ -38,7 +38,9 @@ def keep(tx: Transaction, kind: str, name: str, body: object, *, user_id: str) -
     # The first writer owns it, even if another writes at the same moment.
     owner, must_own = (user_id, 0) if tx.only_owner is None else (tx.only_owner, 1)
     if not tx.run(KEEP, (kind, name, text, owner, tx.now, must_own)):
-        raise NotAllowed(f"{name} belongs to another owner", hint="use another name")
+        raise NotAllowed(
+            f"the stored document {name} belongs to another owner", hint="use another name"
+        )
     tx.emit(DocumentStored(kind, name))
 
 

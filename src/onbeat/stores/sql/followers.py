@@ -123,7 +123,7 @@ def keep_follows(tx: Transaction, schedules: Sequence[Schedule]) -> None:
     existing_ids = {STARTUP, *(row[0] for row in rows)}
     for schedule in schedules:
         for followed in sorted(follows(schedule) - existing_ids):
-            problem = f"{schedule.schedule_id} follows {followed!r}, which does not exist"
+            problem = f"schedule {schedule.schedule_id} follows {followed!r}, which does not exist"
             raise InvalidSchedule(
                 "after.schedule", problem, hint="define it first, or both together"
             )

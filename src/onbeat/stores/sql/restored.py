@@ -84,7 +84,7 @@ def _begin(tx: Transaction) -> None:
     up = tx.one(UP, (tx.now,)) if tx.is_shared else None
     if up is not None:
         hint = "stop it first, or wait until its lease in the backup has expired"
-        raise StoreHeld(f"{up[0]} is up, and would run ticks that are to be missed ({hint})")
+        raise StoreHeld(f"node {up[0]} is up, and would run ticks that are to be missed ({hint})")
     if tx.one("SELECT 1 FROM meta WHERE name = 'restoring'") is not None:
         return  # it was interrupted, and is continued
     tx.run(KEEP, ("restoring", "1"))

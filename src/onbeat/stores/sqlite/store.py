@@ -149,7 +149,7 @@ class SqliteStore(SqlStore):
             os.close(lock)
             holder = find_lock_holder(self.path)
             who = f"{holder.name}, process {holder.pid}" if holder is not None else "another node"
-            raise StoreHeld(f"{self.path} is held by {who} (stop it: onbeat down)") from None
+            raise StoreHeld(f"{self.path} is in use by {who} (stop it: onbeat down)") from None
         os.ftruncate(lock, 0)
         os.pwrite(lock, msgspec.json.encode(LockHolder(os.getpid(), node.name, node.node_id)), 0)
         self._lock = lock

@@ -283,7 +283,7 @@ class Blackboard:
             try:
                 shelf.append_decoded(self._decode(shelf.stored[len(shelf.decoded)]))
             except ValueError as unreadable:
-                log.warning("artifact is ignored: %s", unreadable)
+                log.warning("a stored artifact is ignored: %s", unreadable)
                 shelf.set_unreadable()
         return shelf
 

@@ -103,7 +103,7 @@ def _read(target: Target) -> tuple[str, str]:
     with in_field("flock"):
         if not isinstance(fields, Mapping):
             hint = "{url: http://127.0.0.1:8344, agent: daily}"
-            raise InvalidSchedule("", f"{quote_value(fields)} is not a set of fields", hint=hint)
+            raise InvalidSchedule("", f"{quote_value(fields)} is not a mapping", hint=hint)
         check_names(fields, {"url", "agent"})
         url, agent = (_text(name, fields.get(name)) for name in ("url", "agent"))
         if len(agent) > LONGEST_NAME or agent in {".", ".."}:
@@ -118,7 +118,9 @@ def _read(target: Target) -> tuple[str, str]:
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip():
-        problem = "it is missing" if value in (None, "") else f"{quote_value(value)} is not a text"
+        problem = (
+            "it is missing" if value in (None, "") else f"{quote_value(value)} is not a string"
+        )
         example = {"url": "http://127.0.0.1:8344", "agent": "daily"}[name]
         raise InvalidSchedule(name, problem, hint=f"such as {example}")
     return value

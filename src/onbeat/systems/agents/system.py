@@ -180,7 +180,8 @@ class AgentSystem:
             is_active = row.next_run_at is not None and not row.paused
             if is_active and row.schedule_id not in own:
                 message = (
-                    "%s has a timer but no agent here, so its runs wait (remove: onbeat delete %s)"
+                    "schedule %s: this program does not have the agent, so its runs wait "
+                    "(remove: onbeat delete %s)"
                 )
                 log.warning(message, row.schedule_id, row.schedule_id)
 
@@ -373,7 +374,9 @@ class AgentSystem:
         except (OnbeatError, OSError):
             raise  # retried later
         except Exception as wrong:  # raised by the model's own code
-            log.exception("artifact %s of type %s cannot be validated", artifact_id, offer.type)
+            log.exception(
+                "artifact %s: validation by its model %s crashed", artifact_id, offer.type
+            )
             return replace(offer, state="refused", error=f"its model raised {type(wrong).__name__}")
         return replace(offer, state="published")
 
@@ -404,7 +407,9 @@ class AgentSystem:
                     note=self.blackboard.type_of(artifact_id),
                 )
             except NoSuchSchedule:
-                log.warning("artifact %s: agent %s was deleted, not started", artifact_id, name)
+                log.warning(
+                    "artifact %s: agent %s was not started: it was deleted", artifact_id, name
+                )
 
         await _each(names, start)
         await self.blackboard.mark_delivered(artifact_id, names)

@@ -49,7 +49,12 @@ class Cancellations:
         done, line = await self._request(launch.fid)
         if done:
             return [line]
-        log.error("%s: %s could not be canceled, will be retried: %s", key, launch.fid, line)
+        log.error(
+            "flow %s: launch %s could not be canceled on the panel, will be retried: %s",
+            key,
+            launch.fid,
+            line,
+        )
         pending = PendingCancel(self._panel.url, launch.fid, key, self._store.clock.now())
         name = f"{attempt.run_id}.{attempt.attempt}"
         try:
@@ -98,9 +103,11 @@ class Cancellations:
         if each.url == self._panel.url:
             done, line = await self._request(each.fid)
         if done:
-            log.info("%s: %s is canceled", each.key, each.fid)
+            log.info("flow %s: launch %s was canceled on the panel", each.key, each.fid)
         elif self._store.clock.now() - each.since > GIVEN_UP_AFTER:
-            message = "%s: %s on %s could not be canceled for a day, and may be running: %s"
+            message = (
+                "flow %s: launch %s on %s could not be canceled for a day, and may be running: %s"
+            )
             log.error(message, each.key, each.fid, each.url, line)
             return True
         return done

@@ -80,11 +80,11 @@ def read_config(block: object) -> ScheduleConfig:
     with in_field("schedule"):
         if not isinstance(block, Mapping):
             hint = 'cron: "0 9 * * MON-FRI"'
-            raise InvalidSchedule("", f"{quote_value(block)} is not a set of fields", hint=hint)
+            raise InvalidSchedule("", f"{quote_value(block)} is not a mapping", hint=hint)
         for kind in sorted(KINDS.keys() - {"cron"}):
             if kind in block:
                 hint = 'cron: "*/15 * * * *" is every 15 minutes'
-                raise InvalidSchedule(kind, "flows are timed by cron only", hint=hint)
+                raise InvalidSchedule(kind, "flows are scheduled by cron only", hint=hint)
         check_names(block, set(ScheduleConfig.__struct_fields__))
         if "cron" not in block:
             raise InvalidSchedule("cron", "it is missing", hint='cron: "0 9 * * MON-FRI"')
@@ -102,7 +102,7 @@ def _read(name: str, value: object) -> object:
     match name:
         case "cron" if not isinstance(value, str):
             raise InvalidSchedule(
-                name, f"{quote_value(value)} is not a text", hint='"0 9 * * MON-FRI"'
+                name, f"{quote_value(value)} is not a string", hint='"0 9 * * MON-FRI"'
             )
         case "cron" if len(str(value).split()) != FIELDS and not str(value).startswith("@"):
             hint = "five: minute hour day month weekday"
@@ -111,14 +111,16 @@ def _read(name: str, value: object) -> object:
             raise InvalidSchedule(name, problem, hint=hint)
         case "inputs" if not isinstance(value, Mapping):
             raise InvalidSchedule(
-                name, f"{quote_value(value)} is not a set of names", hint="{limit: 100}"
+                name,
+                f"{quote_value(value)} is not a mapping of names to values",
+                hint="{limit: 100}",
             )
         case "enabled" if not isinstance(value, bool):
             problem = f"{quote_value(value)} is neither true nor false"
             raise InvalidSchedule(name, problem, hint="true or false")
         case "timezone" if not isinstance(value, str):
             raise InvalidSchedule(
-                name, f"{quote_value(value)} is not a zone", hint="such as Europe/Berlin"
+                name, f"{quote_value(value)} is not a time zone", hint="such as Europe/Berlin"
             )
         case "retry_count" if type(value) is not int or not 0 <= value <= MAX_RETRY_DELAYS:
             hint = f"0 to {MAX_RETRY_DELAYS}"
@@ -126,8 +128,8 @@ def _read(name: str, value: object) -> object:
         case "retry_delay":
             return _delay(value)
         case "entry_point" if not isinstance(value, str) or not ENTRY_POINT.fullmatch(value):
-            problem = f"{quote_value(value)} does not name a function"
-            raise InvalidSchedule(name, problem, hint="module:function")
+            problem = f"{quote_value(value)} is not of the form module:function"
+            raise InvalidSchedule(name, problem, hint="such as reports:main")
         case _:
             return value
 

@@ -160,5 +160,5 @@ def _check_name(name: str) -> None:
     if not EXPOSE_NAME.fullmatch(name) or len(name) > LONGEST_NAME:
         hint = "lowercase letters, digits, _ and -, at most 100"
         raise InvalidSchedule(
-            "name", f"{quote_value(name)} is not the name of an expose", hint=hint
+            "name", f"{quote_value(name)} is not a valid name of an expose", hint=hint
         )

@@ -204,7 +204,7 @@ class FlowAttempt:
         except Exception as broken:
             if self._launch is None:
                 raise
-            log.exception("%s: following it failed", self._key)
+            log.exception("flow %s: following its launch on the panel crashed", self._key)
             return Failed(f"{type(broken).__name__}: {broken}: {BROKEN}", "lost", retryable=False)
 
     async def _outcome(self) -> Outcome:
@@ -244,7 +244,7 @@ class FlowAttempt:
         if not launch.fid:
             return LOST
         if launch.url != self._panel.url:
-            problem = f"it was launched as {launch.fid} on {launch.url}"
+            problem = f"the run was launched as {launch.fid} on {launch.url}"
             return f"{problem}, but flows_panel is {self._panel.url} now: it may be running there"
         return None
 
@@ -302,7 +302,9 @@ class FlowAttempt:
             self._is_unsaved = False
         except OnbeatError as broken:
             if not self._is_unsaved:
-                log.warning("%s: its id could not be stored yet: %s", self._key, broken)
+                log.warning(
+                    "flow %s: the id of its launch could not be stored yet: %s", self._key, broken
+                )
             self._is_unsaved = True
 
     async def _check_inputs(self) -> Outcome | None:
@@ -323,7 +325,7 @@ class FlowAttempt:
         for name in sorted(names - form_fields) if form_fields is not None else ():
             warning = f"the form of {path} has no field {name!r}: this input is ignored"
             self.lines.append(f"warning: {warning}")
-            log.warning("%s: %s", self._key, warning)
+            log.warning("flow %s: %s", self._key, warning)
         return None
 
     def _read_answer(self, answer: HttpResponse | Failed) -> str | Outcome:
@@ -421,7 +423,7 @@ class FlowAttempt:
             else:
                 self.lines.append("the panel has not returned its id: it may be running")
         for line in self.lines:  # which a canceled run does not record
-            log.info("%s: run %d: %s", self._key, self._attempt.run_id, line)
+            log.info("flow %s: canceled run %d: %s", self._key, self._attempt.run_id, line)
 
     async def _cancel(self) -> None:
         """Cancel the flow, even if this task is cancelled meanwhile."""
@@ -434,12 +436,12 @@ class FlowAttempt:
 
     def _busy(self, error: str, *, what: str = "the panel") -> Busy:
         retry = f"retried in {self._interval / 1000:g} s"
-        log.error("%s: %s is unavailable, %s: %s", self._key, what, retry, error)
+        log.error("flow %s: %s is unavailable, %s: %s", self._key, what, retry, error)
         return Busy(error, self._interval)
 
     def _log_unavailable(self, error: str) -> None:
         if not self._is_unavailable:
-            log.error("%s: the panel does not answer, will be retried: %s", self._key, error)
+            log.error("flow %s: the panel does not answer, will be retried: %s", self._key, error)
             self.lines.append(f"the panel does not answer: {error}")
         self._is_unavailable = True
 

@@ -149,7 +149,9 @@ class FlowTimer:
                 self._unread = ""
             except InvalidSchedule as refused:
                 if str(refused) != self._unread:
-                    log.warning("flows stay unchanged: %s", refused)
+                    log.warning(
+                        "flows stay unchanged, because the exposes cannot be read: %s", refused
+                    )
                 self._unread = str(refused)
                 self._keys |= {each.schedule_id: key_of(each) for each in await self._rows()}
             else:
@@ -170,13 +172,13 @@ class FlowTimer:
         schedules = [each.schedule for each in found.valid.values()]
         await self._service.define(schedules, source=SOURCE, user_id=self._user, remove=removed)
         for each in sorted(removed):
-            log.info("%s is no longer scheduled", key_of(rows[each]))
+            log.info("flow %s is no longer scheduled", key_of(rows[each]))
         for schedule_id, scheduled in found.valid.items():
             if schedule_id not in rows:
-                log.info("%s is scheduled: %s", scheduled.key, scheduled.config.cron)
+                log.info("flow %s is scheduled: %s", scheduled.key, scheduled.config.cron)
         for key, why in found.invalid.items():
             if self._invalid.get(key) != why:
-                log.warning("%s is ignored: %s", key, why)
+                log.warning("flow %s is ignored: %s", key, why)
         self._invalid, self._found = dict(found.invalid), found
         self._keys = {each: scheduled.key for each, scheduled in found.valid.items()}
         self._keys |= {each: key_of(rows[each]) for each in rows.keys() - set(removed)}
@@ -220,7 +222,7 @@ class FlowTimer:
         if problem:
             log.warning("the panel cannot be used: %s", problem)
         elif self._panel_problem != NOT_CHECKED:
-            log.info("the panel at %s can be used again", self._panel)
+            log.info("login to the panel at %s works again", self._panel)
         self._panel_problem = problem
         async with self._one_at_a_time:
             await self._save()
@@ -263,7 +265,7 @@ class FlowTimer:
             try:
                 await each.update(meta)
             except Exception as broken:  # noqa: BLE001 - a mirror must not break the timer
-                log.warning("a mirror of the timer could not be updated: %s", broken)
+                log.warning("a copy of the timer's state could not be updated: %s", broken)
 
     def _log_event(self, event: Event) -> None:
         key = self._keys[str(getattr(event, "schedule_id", ""))]
@@ -272,23 +274,25 @@ class FlowTimer:
         match event:
             case RunStarted():
                 self._triggers[event.run_id] = event.triggered_by
-                message = "%s: run %d is being launched, triggered by %s"
+                message = "flow %s: run %d is being launched, triggered by %s"
                 log.debug(message, key, event.run_id, event.triggered_by)
             case RunNamed():  # the panel has started it
                 self._log_launched(event.schedule_id, event.run_id, event.external_id)
             case RunSucceeded():
-                log.info("%s: run %d has finished", key, event.run_id)
+                log.info("flow %s: run %d has finished", key, event.run_id)
             case RunCanceled():
-                log.info("%s: run %d was canceled", key, event.run_id)
+                log.info("flow %s: run %d was canceled", key, event.run_id)
             case RunSkipped(reason="overlap"):
-                message = "%s: already running (run %s), skipped"
+                message = "flow %s: already running (run %s), skipped"
                 log.debug(message, key, event.blocked_by)
             case RunSkipped():
-                log.debug("%s: skipped: %s", key, event.reason)
+                log.debug("flow %s: skipped: %s", key, event.reason)
             case RunRetrying():
-                log.warning("%s: run %d will be retried: %s", key, event.run_id, event.error)
+                log.warning("flow %s: run %d will be retried: %s", key, event.run_id, event.error)
             case RunFailed():
-                log.error("%s: run %d failed: %s", key, event.run_id, event.error or event.reason)
+                log.error(
+                    "flow %s: run %d failed: %s", key, event.run_id, event.error or event.reason
+                )
             case _:
                 return
 
@@ -299,7 +303,7 @@ class FlowTimer:
 
     def _log_launched(self, schedule_id: str, run_id: int, name: str) -> None:
         cause = self._triggers.get(run_id) or "timer"
-        message = "%s: run %d is launched as %s, triggered by %s: %s"
+        message = "flow %s: run %d is launched as %s, triggered by %s: %s"
         log.info(message, self._keys[schedule_id], run_id, self._user, cause, name)
 
     # -- API calls

@@ -29,10 +29,10 @@ def read_flow(target: Target) -> Flow:
     check_names(target.fields, {"flow", "inputs"})
     fields = target.fields.get("flow")
     if target.has_templates and "{{" in f"{fields}":
-        raise InvalidSchedule("flow", "a flow has no templates", hint="its inputs may have some")
+        raise InvalidSchedule("flow", "a flow cannot contain templates", hint="its inputs can")
     with in_field("flow"):
         if not isinstance(fields, Mapping):
-            problem = f"{quote_value(fields)} is not a set of fields"
+            problem = f"{quote_value(fields)} is not a mapping"
             raise InvalidSchedule("", problem, hint="{url: /-/127.0.0.1/8125/-/}")
         check_names(fields, {"url", "key"})
         key = fields.get("key", "")

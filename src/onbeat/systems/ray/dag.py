@@ -69,10 +69,12 @@ def _read_node(where: str, fields: object) -> DagNode:
     if not isinstance(name, str) or not name:
         raise ValueError(f'{where}.id: missing ({{"id": "fetch", "python": ...}})')
     if not isinstance(python, str) or ":" not in python:
-        raise ValueError(f"{where}.python: {python!r} does not name a function (module:function)")
+        raise ValueError(
+            f"{where}.python: {python!r} is not of the form module:function (such as reports:main)"
+        )
     inputs, cpus = fields.get("inputs") or {}, fields.get("cpus", 1)
     if not isinstance(inputs, dict):
-        raise ValueError(f"{where}.inputs: {inputs!r} is not a set of names")  # noqa: TRY004
+        raise ValueError(f"{where}.inputs: {inputs!r} is not a mapping of names to values")  # noqa: TRY004
     if not isinstance(cpus, (int, float)) or cpus < 0:
         raise ValueError(f"{where}.cpus: {cpus!r} is not a number (such as 1 or 0.5)")
     return DagNode(name, python, inputs, list(after) if isinstance(after, list) else [after], cpus)

@@ -154,7 +154,12 @@ class RayLauncher:
         """Log each new actor once, and report its start unless it was reattached."""
         if actor and self._actors.get(attempt.run_id) != actor:
             self._actors[attempt.run_id] = actor
-            log.info("run %d of %s: actor %s", attempt.run_id, attempt.schedule_id, actor)
+            log.info(
+                "run %d of schedule %s: started as Ray actor %s",
+                attempt.run_id,
+                attempt.schedule_id,
+                actor,
+            )
             if not attempt.may_run and self.on_begun is not None:
                 self.on_begun(attempt, str(actor))
 
@@ -307,7 +312,9 @@ class RayLauncher:
         try:
             await self._link.ask("end", {"name": name, "grace": grace, "attempt": attempt})
         except GatewayEnded as cut:
-            log.warning("runner %s could not be ended yet: %s", name[:12], cut)
+            log.warning(
+                "Ray runner %s could not be stopped yet, will be retried: %s", name[:12], cut
+            )
 
 
 class _RunRequest:

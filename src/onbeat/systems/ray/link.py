@@ -182,7 +182,7 @@ class _Gateway:
             try:
                 call.on_message(message)
             except Exception:
-                log.exception("a message of a runner could not be handled")
+                log.exception("a message of a Ray runner could not be handled")
         else:
             call.answer.set_result(message)
 

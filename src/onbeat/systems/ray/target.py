@@ -33,9 +33,7 @@ def read_target(target: Target) -> OnRay:
     module, colon, path = python.partition(":") if isinstance(python, str) else ("", "", "")
     names = (*module.split("."), *path.split("."))
     if not (colon and all(name.isidentifier() for name in names)):
-        problem = (
-            f"{quote_value(python)} does not name a function that can be imported on a cluster"
-        )
+        problem = f"{quote_value(python)} is not a function that a cluster can import"
         raise InvalidSchedule("python", problem, hint="module:function")
     check_inputs(target.inputs)
     with in_field("resources"):
@@ -51,7 +49,9 @@ def _read_resources(resources: object) -> dict[str, object]:
         return {"num_cpus": DEFAULT_CPUS}
     if not isinstance(resources, Mapping) or not all(isinstance(name, str) for name in resources):
         hint = "{cpus: 2, gpus: 0.5, memory: 2GiB}, and resource names of your cluster"
-        raise InvalidSchedule("", f"{quote_value(resources)} is not a set of resources", hint=hint)
+        raise InvalidSchedule(
+            "", f"{quote_value(resources)} is not a mapping of resource names to numbers", hint=hint
+        )
     found: dict[str, object] = {"num_cpus": DEFAULT_CPUS}
     named: dict[str, float] = {}
     for name, value in resources.items():
@@ -93,7 +93,7 @@ def _read_environment(environment: object) -> Mapping[str, object]:
     """Return a runtime environment of Ray; only what is checked here is refused."""
     if not isinstance(environment, Mapping):
         hint = "{env_vars: {NAME: value}, pip: [...]}, as documented by Ray"
-        raise InvalidSchedule("", f"{quote_value(environment)} is not an environment", hint=hint)
+        raise InvalidSchedule("", f"{quote_value(environment)} is not a mapping", hint=hint)
     variables = environment.get("env_vars", {})
     if not isinstance(variables, Mapping) or not all(
         isinstance(value, str) for value in variables.values()

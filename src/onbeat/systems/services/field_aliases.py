@@ -56,7 +56,7 @@ def read_aliases(source: Mapping[str, object], *, is_top_level: bool = False) ->
         if is_top_level:
             canonical = _without_prefix(canonical)
         if canonical in fields:
-            problem = f"{quote_value(names[canonical])} and {quote_value(name)} are the same"
+            problem = f"{quote_value(names[canonical])} and {quote_value(name)} are the same field"
             raise InvalidSchedule("", problem, hint="one of them")
         fields[canonical], names[canonical] = value, name
     return AliasedFields(fields, names)

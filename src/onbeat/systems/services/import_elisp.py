@@ -163,7 +163,7 @@ class _Translation:
             whole["timers"] = list(self._valid_timers(found))
         if self._timers and "timers_enabled" not in whole:
             hint = "write timers_enabled: true into the new file"
-            problem = "the gate of timers is not opened, so they stay off"
+            problem = "the old file does not enable timers, so they stay off"
             self._left_out.append(Mistake(None, "timers_enabled", problem, hint))
         self._left_out.sort(key=lambda each: each.line or 0)
         return Imported(whole, self._left_out)

@@ -168,7 +168,7 @@ def read_state(content: bytes, wrong: list[str] | None = None) -> dict[str, Time
         if isinstance(entry, dict):
             found[name] = _read_history(entry)
         elif wrong is not None:
-            wrong.append(f"timers.{name}: {quote_value(entry)} is not a set of fields; ignored")
+            wrong.append(f"timers.{name}: {quote_value(entry)} is not a mapping; ignored")
     return found
 
 

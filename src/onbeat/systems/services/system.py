@@ -45,7 +45,7 @@ FIELD_NAMES = {"run.command": "argv", "run.env": "env", "run.cwd": "cwd"}  # cor
 
 
 class ServicesSource(Protocol):
-    """The file of services and timers."""
+    """The file that defines services and their timers."""
 
     path: Path
 
@@ -88,7 +88,7 @@ class TimerSystem:
         invalid = () if self._timers is None else self._timers.invalid
         if invalid:
             count = "1 timer is" if len(invalid) == 1 else f"{len(invalid)} timers are"
-            log.warning("timers: %s invalid; onbeat timers lists the reasons", count)
+            log.warning("services file: %s invalid; onbeat timers lists the reasons", count)
         await self._save()
         self._has_started = True
         self._reconciling.start()
@@ -196,7 +196,9 @@ class TimerSystem:
 
     def _log_problem(self, problem: str) -> None:
         if problem != self._last_problem:
-            log.error("timers stay unchanged: %s", problem)
+            log.error(
+                "timers stay unchanged, because the services file is not applied: %s", problem
+            )
         self._last_problem = problem
 
     async def _withdraw(self) -> None:
@@ -239,7 +241,7 @@ class TimerSystem:
         before = {} if self._timers is None else self._timers.invalid
         for timer_id, reason in timers.invalid.items():
             if before.get(timer_id) != reason:
-                log.warning("timers: %s is ignored: %s", timer_id, reason)
+                log.warning("timer %s is ignored: %s", timer_id, reason)
 
     async def _use_state_file(self, state: StateFile | None) -> None:
         """Set the state file; a different one is read first."""
@@ -388,7 +390,7 @@ class TimerSystem:
 
 
 def is_open(source: ServicesSource, *, timezone: str = "UTC") -> bool:
-    """Return whether the gate of timers and its parent are open."""
+    """Return whether the old file does not enable and its parent are open."""
     return _behind_gate(source, timezone) is not None
 
 

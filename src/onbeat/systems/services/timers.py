@@ -89,7 +89,7 @@ class Services:
         """`timezone` is the default zone."""
         if not isinstance(document, Mapping):
             hint = "fields by name: services, timers, timers_enabled"
-            raise InvalidSchedule("", f"{quote_value(document)} is not a set of fields", hint=hint)
+            raise InvalidSchedule("", f"{quote_value(document)} is not a mapping", hint=hint)
         self._fields = read_aliases(document, is_top_level=True)
         check_known(self._fields, TOP_LEVEL_FIELDS)
         self._timezone = timezone
@@ -155,7 +155,9 @@ class Services:
             return by_name
         if not isinstance(found, Mapping):
             hint = "{backup: {argv: [./backup.sh]}}"
-            raise InvalidSchedule(name, f"{quote_value(found)} is not a set of services", hint=hint)
+            raise InvalidSchedule(
+                name, f"{quote_value(found)} is not a mapping of names to services", hint=hint
+            )
         return found
 
     def _common_policy(self) -> tuple[dict[str, object], str]:
@@ -189,7 +191,7 @@ class _ServicesReader:
     def read(self, raw: object) -> ServiceTimer:
         """Return a timer, or refuse it with the reason."""
         if not isinstance(raw, Mapping):
-            raise _wrong(f"{quote_value(raw)} is not a set of fields")
+            raise _wrong(f"{quote_value(raw)} is not a mapping")
         entry = _without_null_triggers(read_aliases(raw))
         unknown = entry.unknown(TIMER_FIELDS)
         if unknown is not None:
@@ -254,7 +256,7 @@ def _calendar(timer: AliasedFields, raw: object) -> dict[str, object]:
     """Return the fields of a calendar; an omitted field matches any value, even the minute."""
     name = timer.name("on_calendar")
     if not isinstance(raw, Mapping):
-        reason = f"{name} must be a set of fields, or a list of them"
+        reason = f"{name} must be a mapping, or a list of mappings"
         text = quote_value(raw)
         no_cron = f"{text} is a string; cron expressions are not supported ({{hour: 3, minute: 0}})"
         raise _wrong(f"{reason}: {no_cron}" if isinstance(raw, str) else reason)

@@ -118,7 +118,12 @@ class SessionLauncher:
         for name, sent in await registry.ended_prompts():
             if sent is not None:
                 outcome = await self._stop(sent.session, [])
-                log.warning("[SCHEDULER] %s: run %s: %s", sent.session.schedule_id, name, outcome)
+                log.warning(
+                    "[SCHEDULER] %s: session of the ended run %s: %s",
+                    sent.session.schedule_id,
+                    name,
+                    outcome,
+                )
             await registry.forget_ended(name)
         found = await registry.all()
         # `found` is sorted by use: the latest session of a schedule wins.
@@ -221,7 +226,11 @@ class SessionLauncher:
             else:
                 await self._registry.forget_prompt(attempt)
         except OnbeatError as broken:
-            log.warning("[SCHEDULER] %s: not registered: %s", attempt.schedule_id, broken)
+            log.warning(
+                "[SCHEDULER] %s: could not record whether the chat server accepted the prompt: %s",
+                attempt.schedule_id,
+                broken,
+            )
         return answer, sent
 
     async def _post(

@@ -158,7 +158,9 @@ class FileMirror:
         )
         if self._folder_id is not None and named != self._folder_id:
             self.is_on = False
-            message = "[SCHEDULER] another folder is kept in step now; %s is not updated any more"
+            message = (
+                "[SCHEDULER] the folder %s is not updated any more: another folder is in use now"
+            )
             log.warning(message, self._files.folder)
             return False
         mark = await asyncio.to_thread(self._files.mark)
@@ -304,7 +306,11 @@ class FileMirror:
         self._changed.add(slug)
         if self._warned.get(slug) != str(failed):
             self._warned[slug] = str(failed)
-            log.warning("[SCHEDULER] %s: %s (will be retried)", slug, failed)
+            log.warning(
+                "[SCHEDULER] %s: not synchronized with its files: %s (will be retried)",
+                slug,
+                failed,
+            )
 
     async def _reconcile_slug(
         self, slug: str, row: ScheduleRow | None, record: SlugRecord | None
@@ -519,7 +525,9 @@ class FileMirror:
             return
         is_removed = record is not None and record.is_written and not self._files.has(slug)
         if is_removed and await self._has_folder() and self._filled is None:
-            log.info("[SCHEDULER] %s: deleted, because its folder was removed", slug)
+            log.info(
+                "[SCHEDULER] %s: the schedule is deleted, because its folder was removed", slug
+            )
             await self._service.delete(slug)
             await self._drop(slug)
             return
@@ -530,7 +538,7 @@ class FileMirror:
         self.corrupt[slug] = why
         if self._warned.get(slug) != why:
             self._warned[slug] = why
-            message = "[SCHEDULER] %s: %s is %s, skipped: %s"
+            message = "[SCHEDULER] %s: the file %s is %s, skipped: %s"
             log.warning(message, slug, why.name, why.kind, why.why)
         if row is not None and not row.paused:
             note, record = f"{why.name}: {why.why}"[:LONGEST_NOTE], await self.record(slug)
@@ -551,7 +559,11 @@ class FileMirror:
         for name in await asyncio.to_thread(self._files.misnamed):
             if name not in self._warned_names:
                 self._warned_names[name] = ""
-                log.warning("[SCHEDULER] %s is ignored: not a slug (%s)", quote_value(name), SLUGS)
+                log.warning(
+                    "[SCHEDULER] the folder %s is ignored: its name is not a slug (%s)",
+                    quote_value(name),
+                    SLUGS,
+                )
 
     def _warn_of_other_name(self, slug: str, definition: Fields) -> None:
         """Log once a definition whose `slug` differs from the name of its folder."""

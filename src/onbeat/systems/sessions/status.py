@@ -163,7 +163,7 @@ def read_last_run(fields: Fields) -> Fields:
     found = {name: fields.get(name) for name in (*NOT_RUN, "sessionId", "nextRun")}
     for name, value in found.items():
         if value is not None and (not isinstance(value, str) or len(value) > LONGEST[name]):
-            raise InvalidSchedule(name, "it is not a text", hint="a text, or null")
+            raise InvalidSchedule(name, "it is not a string", hint="a string, or null")
     for name in ("lastRun", "nextRun"):
         if found[name] is not None:
             parse_instant_ms(found[name])

@@ -36,7 +36,7 @@ def read_prompt(target: Target) -> Prompt:
     fields = target.fields.get("session")
     with in_field("session"):
         if not isinstance(fields, Mapping):
-            problem = f"{quote_value(fields)} is not a set of fields"
+            problem = f"{quote_value(fields)} is not a mapping"
             raise InvalidSchedule("", problem, hint='{prompt: "Standup for {{ date }}"}')
         check_names(fields, FIELDS)
         if "prompt" not in fields:
@@ -61,7 +61,9 @@ def session_id_of(body: object) -> str | None:
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip():
-        problem = "it is empty" if isinstance(value, str) else f"{quote_value(value)} is not a text"
+        problem = (
+            "it is empty" if isinstance(value, str) else f"{quote_value(value)} is not a string"
+        )
         raise InvalidSchedule(name, problem, hint=f'{name}: "{EXAMPLES[name]}"')
     return value
 

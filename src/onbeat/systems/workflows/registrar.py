@@ -290,7 +290,7 @@ class Registrar:
                 await self._define([row])
             if len(rows) == 1:
                 log.warning(
-                    "%s could not be brought in line with the settings: %s",
+                    "workflow schedule %s could not be updated to the settings: %s",
                     rows[0].schedule_id,
                     refused,
                 )

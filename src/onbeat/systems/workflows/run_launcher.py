@@ -68,7 +68,13 @@ class RunLauncher:
             if not (left and isinstance(outcome, Failed) and outcome.retryable):
                 break
             await self._sleep(BETWEEN)
-        log.warning("%s v%s for %s was not started: %s", workflow_id, version, user_id, problem)
+        log.warning(
+            "workflow %s v%s was not started for user %s: %s",
+            workflow_id,
+            version,
+            user_id,
+            problem,
+        )
         return False
 
     async def hand_over(
@@ -88,7 +94,11 @@ class RunLauncher:
         """
         if self._executor is None:
             hint = "workflows_executor, or a function: @beat.executor"
-            raise InvalidSettings("workflows_executor", "this process runs no DAGs", hint=hint)
+            raise InvalidSettings(
+                "workflows_executor",
+                "no executor is set, so this process cannot run DAGs",
+                hint=hint,
+            )
         now = rfc3339_ms(self._clock.now())
         try:
             users = [each for each in (user_id, owner) if each]
@@ -124,9 +134,11 @@ def check_start(
     check_text("user_id", user_id)
     if not isinstance(key, str) or not KEY.fullmatch(key):
         hint = "1 to 200 letters, digits and signs, without spaces"
-        raise InvalidSchedule("idempotency_key", f"{quote_value(key)} is not a key", hint=hint)
+        raise InvalidSchedule(
+            "idempotency_key", f"{quote_value(key)} is not a valid idempotency key", hint=hint
+        )
     if inputs is not None and not (isinstance(inputs, Mapping) and is_json_value(inputs)):
-        problem = f"{quote_value(inputs)} is not an object of JSON"
+        problem = f"{quote_value(inputs)} is not a JSON object"
         raise InvalidSchedule("inputs", problem, hint='{"limit": 100}')
     if not isinstance(scheduled_for, str):
         hint = "such as 2026-12-01T09:00:00Z"

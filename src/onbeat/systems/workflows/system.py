@@ -78,7 +78,8 @@ class Workflows:
         """Bring stored schedules in line with the settings."""
         if isinstance(self.store, DirectoryStore) and not self.store.exists():
             log.warning(
-                "workflows_folder: %s is not a folder (deploying creates it)", self.store.folder
+                "workflows_folder: %s is not a folder (the first deployment creates it)",
+                self.store.folder,
             )
         await self.registrar.apply_settings()
 

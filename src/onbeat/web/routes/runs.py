@@ -111,9 +111,13 @@ async def report_run(
 async def record_report(service: Service, key: str, data: RunReport) -> RunFields:
     """Record the report of a target, and return the run."""
     if data.status != "FAILED" and (data.error or data.final):
-        raise InvalidSchedule("error", "only a failure has an error", hint="status: FAILED")
+        name = "error" if data.error else "final"
+        problem = f"`{name}` is only allowed with status FAILED"
+        raise InvalidSchedule(name, problem, hint="status: FAILED")
     if data.status != "SUCCESS" and data.result is not None:
-        raise InvalidSchedule("result", "only a success has a result", hint="error")
+        raise InvalidSchedule(
+            "result", "`result` is only allowed with status SUCCESS", hint="error"
+        )
     outcome: Succeeded | Failed | Accepted = Succeeded(data.result)
     if data.status == "STARTED":
         outcome = Accepted()

@@ -133,9 +133,9 @@ def check_json(body: bytes) -> None:
     for match in LONG_NUMBER.finditer(plain):
         if not LEAST <= int(match[0]) <= MOST:
             problem = f"{quote_value(int(match[0]))} has more than 64 bits"
-            raise RequestRefused(400, problem, field="body", hint="a smaller number, or a text")
+            raise RequestRefused(400, problem, field="body", hint="a smaller number, or a string")
     if NUL in body and NUL in body.replace(rb"\\", b""):  # escaped backslashes begin no escape
-        raise RequestRefused(400, "a text contains NUL", field="body", hint="leave it out")
+        raise RequestRefused(400, "a string contains NUL", field="body", hint="leave it out")
     names = plain.count(b":")
     if names and STRING.sub(b"", msgspec.json.encode(value)).count(b":") != names:
         raise RequestRefused(400, _repeated_name(body), field="body", hint="each name once")
