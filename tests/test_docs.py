@@ -50,7 +50,7 @@ def test_python_of_the_readme_schedules_the_stated_runs():
             return {run.schedule_id: (run.status, run.result) for run in await again.runs()}
 
     assert asyncio.run(play()) == {
-        "report": ("SUCCESS", {"rows": 100}),
+        "totals": ("SUCCESS", {"rows": 100}),
         "standup": ("SUCCESS", None),
     }
 

@@ -212,7 +212,7 @@ def _note(run: RunRow, times: Times) -> str:
     if run.blocked_by is not None:
         parts.append(f"behind run {run.blocked_by}")
     if run.error:
-        parts.append(run.error.splitlines()[0][:60])
+        parts.append(run.error.splitlines()[0])
     return ", ".join(parts)
 
 
