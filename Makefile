@@ -86,7 +86,7 @@ ray: .venv/dev.stamp .venv/ray.stamp  ## run functions on real Ray clusters in a
 	@$(BIN)/python tools/test.py ray
 
 fuzz: .venv/dev.stamp  ## send the API EXAMPLES=200 invalid requests per operation and 100 000 malformed ones: minutes
-	@HYPOTHESIS_PROFILE=random API_EXAMPLES=$(EXAMPLES) MALFORMED=100000 $(BIN)/python -m pytest --timeout 3600 tests/web/test_schemathesis.py tests/web/test_fuzzing.py
+	@HYPOTHESIS_PROFILE=random API_EXAMPLES=$(EXAMPLES) MALFORMED=100000 $(BIN)/python -m pytest --timeout 3600 tests/web/test_schemathesis.py tests/web/test_fuzz.py
 
 bench: .venv/dev.stamp .venv/bench.stamp  ## compare with other schedulers; fails below the promised ratios
 	@$(BIN)/python -m bench.calendar

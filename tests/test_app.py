@@ -1,4 +1,4 @@
-"""Onbeat in a program of one's own: what was decorated and defined runs, whatever happens around it."""
+"""Onbeat inside a program: decorated and defined schedules run, through failures and restarts."""
 
 import asyncio
 import functools
@@ -110,7 +110,7 @@ async def the_schedule(beat, schedule_id):
 
 
 @awaited
-async def test_a_defined_schedule_is_launched_when_the_clock_says_so(clock, launcher):
+async def test_defined_schedule_is_launched_when_its_tick_is_due(clock, launcher):
     async with Onbeat("sqlite://", clock=clock, launchers={"command": launcher}) as beat:
         await beat.define(a_schedule("report", every="1h"))
         await passes(beat, clock, "59m")
@@ -120,7 +120,7 @@ async def test_a_defined_schedule_is_launched_when_the_clock_says_so(clock, laun
 
 
 @awaited
-async def test_an_attempt_says_what_it_is_for(beat, clock, launcher):
+async def test_attempt_has_target_inputs_tick_and_timeout(beat, clock, launcher):
     async with beat:
         run = {"command": ["./report", "--all"], "inputs": {"limit": 100}}
         await beat.define(a_schedule("report", run=run, timeout="5m"))
@@ -132,7 +132,7 @@ async def test_an_attempt_says_what_it_is_for(beat, clock, launcher):
     assert (attempt.attempt, attempt.iteration, attempt.timeout) == (1, 1, 300_000)
 
 
-def test_settling_is_the_end_of_it():
+def test_settle_waits_for_all_runs_that_are_due():
     async def as_the_docs_have_it():
         clock, launcher = ManualClock("2026-01-01T12:00:00Z"), RecordingLauncher()
         async with Onbeat("sqlite://", clock=clock, launchers={"command": launcher}) as beat:
@@ -148,7 +148,7 @@ def test_settling_is_the_end_of_it():
 
 
 @awaited
-async def test_settling_is_the_end_of_it_where_runs_wait_for_a_place(clock):
+async def test_settle_waits_for_runs_beyond_the_concurrency_limit(clock):
     beat = a_beat(clock, concurrency=3)
     for i in range(20):
         beat.schedule(every("1h"), name=f"report-{i}")(lambda: asyncio.sleep(0.002))
@@ -160,7 +160,7 @@ async def test_settling_is_the_end_of_it_where_runs_wait_for_a_place(clock):
 
 
 @awaited
-async def test_a_recorded_launcher_answers_what_it_is_told_to(clock):
+async def test_recording_launcher_returns_the_configured_outcome(clock):
     def outcome(attempt):
         if attempt.schedule_id == "breaks":
             raise ValueError("no data")
@@ -177,7 +177,7 @@ async def test_a_recorded_launcher_answers_what_it_is_told_to(clock):
 
 
 @awaited
-async def test_a_recorded_launcher_can_stand_in_for_functions(clock, launcher):
+async def test_recording_launcher_can_replace_the_function_launcher(clock, launcher):
     beat = Onbeat("sqlite://", clock=clock, launchers={"python": launcher})
     beat.schedule(every("1h"), name="report")(lambda: None)
     async with beat:
@@ -189,7 +189,7 @@ async def test_a_recorded_launcher_can_stand_in_for_functions(clock, launcher):
 
 
 @awaited
-async def test_a_decorated_function_runs_with_its_inputs_and_its_result_is_kept(beat, clock):
+async def test_async_function_runs_with_its_inputs_and_its_result_is_stored(beat, clock):
     @beat.schedule(every("1h"), inputs={"limit": 3})
     async def report(run, limit, kind="all"):
         return {"of": run.schedule_id, "limit": limit, "kind": kind}
@@ -202,7 +202,7 @@ async def test_a_decorated_function_runs_with_its_inputs_and_its_result_is_kept(
 
 
 @awaited
-async def test_a_plain_function_does_too(beat, clock):
+async def test_plain_function_runs_with_its_inputs_and_its_result_is_stored(beat, clock):
     @beat.schedule(every("1h"), inputs={"limit": 3})
     def report(limit):
         return limit * 2
@@ -214,7 +214,7 @@ async def test_a_plain_function_does_too(beat, clock):
 
 
 @awaited
-async def test_a_function_can_be_given_another_name_and_several_schedules(beat, clock):
+async def test_function_can_have_several_schedules_under_other_names(beat, clock):
     def report(kind):
         return kind
 
@@ -226,7 +226,7 @@ async def test_a_function_can_be_given_another_name_and_several_schedules(beat, 
 
 
 @awaited
-async def test_the_policies_of_a_decorator_are_part_of_the_definition(beat):
+async def test_policies_of_a_decorator_are_part_of_the_definition(beat):
     @beat.schedule(
         cron("0 9 * * MON-FRI", tz="Europe/Berlin"),
         overlap="queue",
@@ -262,7 +262,7 @@ async def test_the_policies_of_a_decorator_are_part_of_the_definition(beat):
         ({"inputs": {"limit": object()}}, "values that JSON cannot represent"),
     ],
 )
-def test_what_is_wrong_is_refused_where_it_is_decorated(beat, given, problem):
+def test_invalid_schedule_is_refused_by_the_decorator(beat, given, problem):
     def report(run, limit, kind="all"): ...
 
     if problem is None:
@@ -273,7 +273,7 @@ def test_what_is_wrong_is_refused_where_it_is_decorated(beat, given, problem):
 
 
 @awaited
-async def test_a_decorated_function_can_follow_the_start_and_its_own_end(beat, clock):
+async def test_decorated_function_can_follow_the_start_and_its_own_success(beat, clock):
     beat.schedule(startup("30s") | after("success", "30m"), name="report")(lambda: None)
     async with beat:
         for length in ("1m", "31m", "31m"):
@@ -293,12 +293,12 @@ def test_two_functions_of_one_name_are_refused(beat):
     "nightly/report",
     "2nd-report",
 ])  # fmt: skip
-def test_any_id_will_do_for_the_name_of_a_function(beat, name):
+def test_name_of_a_decorated_function_may_be_any_schedule_id(beat, name):
     beat.schedule(every("1h"), name=name)(lambda: None)
 
 
 @awaited
-async def test_a_function_decorated_after_the_start_runs_or_is_refused(beat):
+async def test_function_decorated_after_the_start_runs_or_is_refused(beat):
     async with beat:
         try:
             beat.schedule(every("1h"), name="report")(lambda: None)
@@ -308,7 +308,7 @@ async def test_a_function_decorated_after_the_start_runs_or_is_refused(beat):
 
 
 @awaited
-async def test_a_registered_function_runs_for_schedules_that_are_defined_elsewhere(beat, clock):
+async def test_registered_function_runs_for_schedules_defined_elsewhere(beat, clock):
     beat.register("build", lambda limit: {"rows": limit})
     async with beat:
         await beat.define(a_schedule("report", run={"python": "build", "inputs": {"limit": 7}}))
@@ -318,7 +318,7 @@ async def test_a_registered_function_runs_for_schedules_that_are_defined_elsewhe
 
 
 @awaited
-async def test_what_cannot_be_registered_is_refused(beat):
+async def test_invalid_registration_is_refused(beat):
     beat.register("build", print)
     with pytest.raises(InvalidSchedule, match="another function is registered as 'build'"):
         beat.register("build", len)
@@ -332,7 +332,7 @@ async def test_what_cannot_be_registered_is_refused(beat):
 
 
 @awaited
-async def test_whatever_is_asked_of_the_service_is_done_at_once(beat, launcher):
+async def test_service_wakes_the_engine_only_where_there_is_work(beat, launcher):
     async with beat:
         await beat.service.define([a_schedule("report", at="2026-01-01T12:00:00Z")])
         await until(lambda: len(launcher.attempts) == 1)
@@ -352,7 +352,7 @@ async def test_whatever_is_asked_of_the_service_is_done_at_once(beat, launcher):
 
 
 @awaited
-async def test_a_database_beside_settings_is_not_ignored(tmp_path, monkeypatch):
+async def test_explicit_database_overrides_the_settings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     settings = Settings(concurrency=3)
     async with Onbeat(f"sqlite:///{tmp_path}/mine.db", settings=settings):
@@ -361,7 +361,7 @@ async def test_a_database_beside_settings_is_not_ignored(tmp_path, monkeypatch):
 
 
 @awaited
-async def test_it_can_be_entered_again(file, clock):
+async def test_onbeat_can_be_entered_again(file, clock):
     beat = a_beat(clock, file)
     beat.schedule(every("1h"), name="report")(lambda: "done")
     for _ in range(2):
@@ -371,7 +371,7 @@ async def test_it_can_be_entered_again(file, clock):
         assert await runs(reader, "status result") == [("SUCCESS", "done")] * 2
 
 
-def test_whoever_forgets_to_enter_it_is_told_to(beat):
+def test_call_before_entering_is_refused(beat):
     with pytest.raises(AssertionError, match="enter it first"):
         asyncio.run(beat.schedules())
 
@@ -402,7 +402,7 @@ def a_loop():
     ids=lambda value: type(value).__name__,
 )
 @awaited
-async def test_a_result_is_kept_as_far_as_json_can_say_it(beat, clock, result, kept):
+async def test_result_is_stored_as_far_as_json_can_represent_it(beat, clock, result, kept):
     beat.schedule(every("1h"), name="report")(lambda: result)
     async with beat:
         await passes(beat, clock)
@@ -410,7 +410,7 @@ async def test_a_result_is_kept_as_far_as_json_can_say_it(beat, clock, result, k
 
 
 @awaited
-async def test_a_number_that_is_none_is_no_number_afterwards(beat, clock):
+async def test_nan_in_a_result_is_stored_as_null(beat, clock):
     beat.schedule(every("1h"), name="report")(lambda: [math.nan, 1])
     async with beat:
         await passes(beat, clock)
@@ -418,7 +418,7 @@ async def test_a_number_that_is_none_is_no_number_afterwards(beat, clock):
 
 
 @awaited
-async def test_an_exception_is_recorded_with_its_trace_and_told_to_the_log(beat, clock, caplog):
+async def test_exception_is_stored_and_logged_with_its_traceback(beat, clock, caplog):
     @beat.schedule(every("1h"))
     def report():
         raise ValueError("no data")
@@ -435,7 +435,7 @@ async def test_an_exception_is_recorded_with_its_trace_and_told_to_the_log(beat,
 
 
 @awaited
-async def test_a_failure_is_tried_again_as_the_policy_says_and_then_given_up(beat, clock):
+async def test_failure_is_retried_after_each_delay_and_then_final(beat, clock):
     tried = []
 
     @beat.schedule(every("1h"), retry=["30s", "2m"])
@@ -455,7 +455,7 @@ async def test_a_failure_is_tried_again_as_the_policy_says_and_then_given_up(bea
 
 
 @awaited
-async def test_a_retry_that_succeeds_is_a_success(beat, clock):
+async def test_successful_retry_ends_the_run_as_success(beat, clock):
     @beat.schedule(every("1h"), retry=["30s"])
     async def report(run):
         if run.attempt == 1:
@@ -471,7 +471,7 @@ async def test_a_retry_that_succeeds_is_a_success(beat, clock):
 
 
 @awaited
-async def test_what_could_never_work_is_not_tried_again(beat, clock):
+async def test_function_that_cannot_be_imported_is_not_retried(beat, clock):
     async with beat:
         target = {"python": "no_such_module:build"}
         await beat.define(a_schedule("report", run=target, retry=["1s"]))
@@ -482,7 +482,7 @@ async def test_what_could_never_work_is_not_tried_again(beat, clock):
 
 
 @awaited
-async def test_a_tick_is_skipped_while_the_last_run_is_going(beat, clock):
+async def test_tick_is_skipped_while_the_last_run_is_in_flight(beat, clock):
     go_on = asyncio.Event()
     beat.schedule(every("1h"), name="report")(go_on.wait)
     async with beat:
@@ -501,7 +501,7 @@ async def test_a_tick_is_skipped_while_the_last_run_is_going(beat, clock):
 
 
 @awaited
-async def test_a_run_that_is_going_completes_when_its_schedule_is_changed(beat, clock):
+async def test_run_in_flight_completes_by_its_revision_after_an_edit(beat, clock):
     go_on = asyncio.Event()
 
     async def report(kind):
@@ -524,7 +524,7 @@ async def test_a_run_that_is_going_completes_when_its_schedule_is_changed(beat, 
 
 
 @awaited
-async def test_a_run_is_on_record_before_it_is_launched(beat, clock):
+async def test_run_is_recorded_as_started_before_it_is_launched(beat, clock):
     seen = []
 
     @beat.schedule(every("1h"))
@@ -542,7 +542,7 @@ async def test_a_run_is_on_record_before_it_is_launched(beat, clock):
 
 
 @awaited
-async def test_defining_again_what_is_there_changes_nothing(beat):
+async def test_defining_the_same_again_changes_nothing(beat):
     async with beat:
         assert [u.change for u in await beat.define(a_schedule("a"), a_schedule("b"))] == ["created"] * 2  # fmt: skip
         before = await beat.schedules()
@@ -551,7 +551,7 @@ async def test_defining_again_what_is_there_changes_nothing(beat):
 
 
 @awaited
-async def test_a_schedule_that_could_never_be_launched_is_refused_and_nothing_is_defined(beat):
+async def test_invalid_target_is_refused_and_nothing_is_defined(beat):
     wrong = a_schedule("wrong", run={"python": "a b"})
     async with beat:
         with pytest.raises(
@@ -562,9 +562,7 @@ async def test_a_schedule_that_could_never_be_launched_is_refused_and_nothing_is
 
 
 @awaited
-async def test_a_paused_schedule_starts_nothing_by_itself_and_goes_on_from_now(
-    beat, clock, launcher
-):
+async def test_paused_schedule_starts_nothing_and_resumes_from_now(beat, clock, launcher):
     async with beat:
         await beat.define(a_schedule("report", every="1h"))
         assert await beat.pause("report", note="until the data is there")
@@ -584,7 +582,7 @@ async def test_a_paused_schedule_starts_nothing_by_itself_and_goes_on_from_now(
 
 
 @awaited
-async def test_resuming_catches_up_once_if_asked_to(beat, clock, launcher):
+async def test_resume_with_catchup_runs_the_latest_missed_tick(beat, clock, launcher):
     async with beat:
         await beat.define(a_schedule("report", every="1h"))
         await beat.pause("report")
@@ -597,7 +595,7 @@ async def test_resuming_catches_up_once_if_asked_to(beat, clock, launcher):
 
 
 @awaited
-async def test_a_start_by_hand_is_a_run_of_its_own_even_of_a_paused_or_running_one(beat, clock):
+async def test_manual_run_starts_beside_a_run_in_flight_of_a_paused_schedule(beat, clock):
     go_on = asyncio.Event()
 
     @beat.schedule(every("1h"), inputs={"kind": "all"})
@@ -620,7 +618,7 @@ async def test_a_start_by_hand_is_a_run_of_its_own_even_of_a_paused_or_running_o
 
 
 @awaited
-async def test_the_same_request_is_the_same_run(beat, launcher):
+async def test_same_request_id_returns_the_same_run(beat, launcher):
     async with beat:
         await beat.define(a_schedule("report"))
         first = await beat.start("report", request_id="order-7")
@@ -634,7 +632,7 @@ async def test_the_same_request_is_the_same_run(beat, launcher):
 
 
 @awaited
-async def test_a_start_by_hand_does_not_wait_for_the_tick_of_another(beat, clock):
+async def test_manual_run_does_not_wait_for_another_schedule(beat, clock):
     go_on = asyncio.Event()
     beat.schedule(every("1h"), name="long")(go_on.wait)
     beat.schedule(every("5h"), name="quick")(lambda: "done")
@@ -651,7 +649,7 @@ async def test_a_start_by_hand_does_not_wait_for_the_tick_of_another(beat, clock
 
 
 @awaited
-async def test_a_deleted_schedule_is_gone_and_what_runs_of_it_finishes(beat, clock):
+async def test_run_in_flight_of_a_deleted_schedule_finishes(beat, clock):
     go_on = asyncio.Event()
     beat.schedule(every("1h"), name="report")(go_on.wait)
     async with beat:
@@ -668,7 +666,7 @@ async def test_a_deleted_schedule_is_gone_and_what_runs_of_it_finishes(beat, clo
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "delete", "start", "runs"])
 @awaited
-async def test_a_name_that_nothing_has_is_refused_with_the_one_it_is_near_to(beat, verb):
+async def test_unknown_schedule_is_refused_with_a_suggestion(beat, verb):
     async with beat:
         await beat.define(a_schedule("report"))
         with pytest.raises(NoSuchSchedule, match=r"'rport' \(did you mean 'report'\?\)"):
@@ -679,13 +677,15 @@ async def test_a_name_that_nothing_has_is_refused_with_the_one_it_is_near_to(bea
 
 
 @awaited
-async def test_a_second_one_joins_as_a_client_and_says_so_once(file, clock, caplog):
+async def test_second_process_joins_as_a_client_and_logs_it_once(file, clock, caplog):
     async with a_beat(clock, file) as node:
         caplog.clear()
         async with a_beat(clock, file) as client:
             assert (node.is_node, client.is_node) == (True, False)
         (record,) = [r for r in caplog.records if r.levelname == "WARNING"]
-        assert record.getMessage().startswith("another process is the node of this database; this one is a client until that process ends: ")
+        assert record.getMessage().startswith(
+            "another process is the node of this database; this one is a client until that process ends: "
+        )
         assert "is in use by" in record.getMessage()
 
 
@@ -718,19 +718,17 @@ def test_schedule_refuses_what_is_not_a_trigger(beat, given):
 
 
 @awaited
-async def test_what_this_node_does_not_offer_is_told_of_once(clock, caplog):
+async def test_target_that_the_node_does_not_offer_is_logged_once(clock, caplog):
     async with a_beat(clock) as beat:
         await beat.define(a_schedule("report", run={"python": "nowhere"}))
         for _ in range(3):
             clock.advance("1h")
             await beat.settle()
     told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-    assert told == [
-        "this node cannot launch python:nowhere: its runs wait for a node that can"
-    ]
+    assert told == ["this node cannot launch python:nowhere: its runs wait for a node that can"]
 
 
-def test_a_program_without_logging_has_what_happens_written(tmp_path):
+def test_program_without_logging_writes_events_to_stderr(tmp_path):
     program = (
         "from onbeat import Onbeat, at\n"
         "import os, signal\n"
@@ -748,7 +746,7 @@ def test_a_program_without_logging_has_what_happens_written(tmp_path):
 
 
 @awaited
-async def test_a_client_can_define_start_pause_and_read(file, clock, launcher):
+async def test_client_can_define_start_pause_and_read(file, clock, launcher):
     async with (
         a_beat(clock, file, launcher=launcher) as node,
         a_beat(clock, file, launcher=RecordingLauncher()) as client,
@@ -767,7 +765,7 @@ async def test_a_client_can_define_start_pause_and_read(file, clock, launcher):
 
 
 @awaited
-async def test_a_start_by_a_client_is_never_overlooked(file, clock, launcher):
+async def test_node_notices_every_start_by_a_client(file, clock, launcher):
     async with a_beat(clock, file, launcher=launcher) as node:
         await node.define(a_schedule("report"))
         await calm(node)
@@ -779,7 +777,7 @@ async def test_a_start_by_a_client_is_never_overlooked(file, clock, launcher):
 
 
 @awaited
-async def test_workers_that_decorate_the_same_run_each_tick_once(file, clock):
+async def test_workers_with_the_same_decorated_function_run_each_tick_once(file, clock):
     ran = []
 
     def a_worker(name):
@@ -794,7 +792,7 @@ async def test_workers_that_decorate_the_same_run_each_tick_once(file, clock):
 
 
 @awaited
-async def test_being_asked_for_keeps_no_node_from_starting(file, clock):
+async def test_lock_queries_do_not_prevent_a_node_from_starting(file, clock):
     settings, enough = Settings(database=file), threading.Event()
 
     def ask():  # as `onbeat status` does
@@ -814,7 +812,7 @@ async def test_being_asked_for_keeps_no_node_from_starting(file, clock):
 
 
 @awaited
-async def test_who_comes_after_the_node_has_left_is_the_node(file, clock, launcher):
+async def test_next_process_becomes_the_node_once_the_last_has_closed(file, clock, launcher):
     async with a_beat(clock, file, launcher=launcher) as first:
         await first.define(a_schedule("report"))
     async with a_beat(clock, file, launcher=launcher) as second:
@@ -827,7 +825,7 @@ async def test_who_comes_after_the_node_has_left_is_the_node(file, clock, launch
 
 
 @awaited
-async def test_a_restart_goes_on_where_it_was(file, clock):
+async def test_restart_continues_with_revision_iteration_and_next_tick(file, clock):
     def a_program():
         beat = a_beat(clock, file)
         beat.schedule(every("1h"), name="report")(lambda run: run.iteration)
@@ -847,7 +845,7 @@ async def test_a_restart_goes_on_where_it_was(file, clock):
 
 
 @awaited
-async def test_what_was_missed_runs_once_at_the_start(file, clock, launcher):
+async def test_missed_ticks_run_once_at_the_next_start(file, clock, launcher):
     async with a_beat(clock, file, launcher=launcher) as beat:
         await beat.define(a_schedule("report", every="1h"))
     clock.advance("10h30m")
@@ -860,7 +858,7 @@ async def test_what_was_missed_runs_once_at_the_start(file, clock, launcher):
 
 
 @awaited
-async def test_a_tick_that_ran_does_not_run_again_after_a_restart(file, clock, launcher):
+async def test_tick_that_ran_does_not_run_again_after_a_restart(file, clock, launcher):
     for _ in range(3):
         async with a_beat(clock, file, launcher=launcher) as beat:
             await beat.define(a_schedule("report", every="1h"))
@@ -871,7 +869,7 @@ async def test_a_tick_that_ran_does_not_run_again_after_a_restart(file, clock, l
 
 
 @awaited
-async def test_a_program_that_was_changed_changes_its_schedules_when_it_starts(file, clock):
+async def test_edited_decorator_updates_its_schedule_at_the_start(file, clock):
     for length, change in (("1h", 1), ("2h", 2), ("2h", 2)):
         beat = a_beat(clock, file)
         beat.schedule(every(length), name="report")(lambda: None)
@@ -880,7 +878,7 @@ async def test_a_program_that_was_changed_changes_its_schedules_when_it_starts(f
 
 
 @awaited
-async def test_a_retry_waits_through_a_restart(file, clock):
+async def test_retry_waits_for_its_delay_across_a_restart(file, clock):
     async with a_beat(clock, file, launcher=RecordingLauncher(Failed("no"))) as beat:
         await beat.define(a_schedule("report", retry=["10m"]))
         await passes(beat, clock)
@@ -901,7 +899,7 @@ async def test_a_retry_waits_through_a_restart(file, clock):
 @pytest.mark.parametrize("concurrency", [1, 3], ids=str)
 @pytest.mark.parametrize("kind", ["async", "plain"])
 @awaited
-async def test_no_more_run_at_once_than_are_allowed_and_all_of_them_run(clock, concurrency, kind):
+async def test_concurrency_is_limited_and_every_run_starts(clock, concurrency, kind):
     beat, going, most, lock = a_beat(clock, concurrency=concurrency), 0, 0, threading.Lock()
 
     def count(change):
@@ -944,7 +942,7 @@ async def begun(beat, clock):
 
 
 @awaited
-async def test_stopping_lets_what_runs_finish(file, clock):
+async def test_close_waits_for_running_functions(file, clock):
     beat = a_beat(clock, file)
 
     @beat.schedule(every("1h"))
@@ -959,7 +957,7 @@ async def test_stopping_lets_what_runs_finish(file, clock):
 
 
 @awaited
-async def test_what_still_runs_after_the_grace_is_ended_and_recorded_as_canceled(file, clock):
+async def test_run_is_canceled_after_the_stop_grace(file, clock):
     beat, ended = a_beat(clock, file, stop_grace=50), []
 
     @beat.schedule(every("1h"), retry=["1s"])
@@ -979,7 +977,7 @@ async def test_what_still_runs_after_the_grace_is_ended_and_recorded_as_canceled
 
 
 @awaited
-async def test_what_was_claimed_and_not_launched_is_free_again(file, clock, launcher):
+async def test_run_claimed_but_not_launched_is_handed_back_at_a_stop(file, clock, launcher):
     async with a_beat(clock, file, launcher=launcher) as beat:
         await beat.define(a_schedule("report"))
         store, claim = store_of(beat), store_of(beat).claim
@@ -1002,7 +1000,7 @@ async def test_what_was_claimed_and_not_launched_is_free_again(file, clock, laun
 
 @pytest.mark.parametrize("call", ["plan_due", "claim", "announce"])
 @awaited
-async def test_a_stop_in_the_middle_loses_nothing(file, clock, launcher, call):
+async def test_stop_during_a_store_call_loses_no_run(file, clock, launcher, call):
     async with a_beat(clock, file, launcher=launcher) as beat:
         await beat.define(a_schedule("report"))
         await calm(beat)
@@ -1029,7 +1027,7 @@ async def test_a_stop_in_the_middle_loses_nothing(file, clock, launcher, call):
 
 
 @awaited
-async def test_nothing_more_begins_while_it_stops(file, clock, launcher):
+async def test_stopping_node_starts_no_further_run(file, clock, launcher):
     beat, go_on = a_beat(clock, file, launcher=launcher), asyncio.Event()
     beat.schedule(every("1h"), name="long")(go_on.wait)
     async with beat:
@@ -1050,7 +1048,7 @@ async def test_nothing_more_begins_while_it_stops(file, clock, launcher):
 
 
 @awaited
-async def test_what_is_in_memory_leaves_nothing_on_the_disk(tmp_path, monkeypatch):
+async def test_database_in_memory_leaves_no_file(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     async with a_beat() as beat:
         await beat.define(a_schedule("report", run={"command": ["echo", "hello"]}))
@@ -1060,7 +1058,7 @@ async def test_what_is_in_memory_leaves_nothing_on_the_disk(tmp_path, monkeypatc
 
 
 @awaited
-async def test_an_entry_that_fails_leaves_nothing_open(file, clock):
+async def test_failed_entry_releases_the_database(file, clock):
     beat = a_beat(clock, file)
     beat.schedule(every("1h"), name="report")(lambda: None)
     beat._functions.check = lambda target: (_ for _ in ()).throw(InvalidSchedule("x", "no"))
@@ -1095,9 +1093,7 @@ def failing(store, call, times, *, late=False):
     ["plan_due", "claim", "announce", "finish", "next_due", "heartbeat", "changed_elsewhere"],
 )
 @awaited
-async def test_a_store_that_fails_for_a_while_costs_no_run_and_doubles_none(
-    clock, launcher, monkeypatch, call
-):
+async def test_temporary_store_failure_loses_and_doubles_no_run(clock, launcher, monkeypatch, call):
     monkeypatch.setattr("onbeat.engine.store_retry.FIRST_BACKOFF", 0.01)
     monkeypatch.setattr("onbeat.engine.lease.HEARTBEATS", 100)
     names = [f"report-{i}" for i in range(10)]
@@ -1117,9 +1113,7 @@ async def test_a_store_that_fails_for_a_while_costs_no_run_and_doubles_none(
 
 
 @awaited
-async def test_an_outcome_whose_recording_was_not_confirmed_is_not_recorded_twice(
-    clock, launcher, monkeypatch, caplog
-):
+async def test_unconfirmed_outcome_is_recorded_once(clock, launcher, monkeypatch, caplog):
     monkeypatch.setattr("onbeat.engine.store_retry.FIRST_BACKOFF", 0.01)
     async with a_beat(clock, launcher=launcher) as beat:
         await beat.define(a_schedule("report"))
@@ -1133,7 +1127,7 @@ async def test_an_outcome_whose_recording_was_not_confirmed_is_not_recorded_twic
 
 
 @awaited
-async def test_a_store_that_fails_is_told_of_in_the_log(clock, launcher, monkeypatch, caplog):
+async def test_failing_store_is_logged(clock, launcher, monkeypatch, caplog):
     monkeypatch.setattr("onbeat.engine.store_retry.FIRST_BACKOFF", 0.01)
     async with a_beat(clock, launcher=launcher) as beat:
         await beat.define(a_schedule("report"))
@@ -1152,10 +1146,10 @@ async def test_a_store_that_fails_is_told_of_in_the_log(clock, launcher, monkeyp
 @pytest.mark.parametrize("call", ["announce", "plan_due"])
 @pytest.mark.parametrize(("late", "launched"), [(3_333, 1), (3_334, 2)])
 @awaited
-async def test_nothing_is_launched_later_than_two_thirds_of_the_lease_after_its_claim(
+async def test_run_is_handed_back_two_thirds_of_the_lease_after_its_claim(
     clock, launcher, call, late, launched
 ):
-    """Of a lease of 5 s. One that is too late is handed back, and launched when claimed again."""
+    """The lease is 5 s. A late run is handed back, and launched when claimed again."""
     async with a_beat(clock, launcher=launcher, lease=5_000) as beat:
         await beat.define(a_schedule("report"))
         await calm(beat)
@@ -1186,7 +1180,7 @@ async def test_nothing_is_launched_later_than_two_thirds_of_the_lease_after_its_
 
 
 @awaited
-async def test_nor_is_one_that_waits_for_another_to_let_go_of_the_event_loop(clock):
+async def test_run_delayed_by_a_blocked_event_loop_is_handed_back(clock):
     class Holding(RecordingLauncher):
         async def launch(self, attempt):
             if not self.attempts:
@@ -1242,7 +1236,7 @@ def raises(error):
     ids=["error", "recursion", "memory", "object", "set", "surrogate"],
 )
 @awaited
-async def test_a_function_that_is_poison_hurts_no_other(clock, function):
+async def test_failing_function_affects_no_other_schedule(clock, function):
     beat = a_beat(clock, stop_grace=50)
     beat.schedule(every("1h"), name="poison")(function)
     beat.schedule(every("1h"), name="report")(lambda: "done")
@@ -1255,7 +1249,7 @@ async def test_a_function_that_is_poison_hurts_no_other(clock, function):
 
 
 @awaited
-async def test_a_launcher_that_breaks_its_contract_hurts_no_other(clock):
+async def test_exception_of_a_launcher_fails_only_its_run(clock):
     class Broken(RecordingLauncher):
         async def launch(self, attempt):
             await super().launch(attempt)
@@ -1274,7 +1268,7 @@ async def test_a_launcher_that_breaks_its_contract_hurts_no_other(clock):
 
 
 @awaited
-async def test_a_definition_that_cannot_be_read_hurts_no_other(file, tmp_path, clock, launcher):
+async def test_unreadable_definition_parks_only_its_schedule(file, tmp_path, clock, launcher):
     async with a_beat(clock, file, launcher=launcher) as beat:
         await beat.define(a_schedule("poison"), a_schedule("report"))
     with closing(apsw.Connection(str(tmp_path / "onbeat.db"))) as database:
@@ -1290,7 +1284,7 @@ async def test_a_definition_that_cannot_be_read_hurts_no_other(file, tmp_path, c
 
 
 @awaited
-async def test_a_part_of_the_engine_that_dies_is_told_of_at_once(beat, caplog):
+async def test_crash_of_the_planner_is_reported_and_logged(beat, caplog):
     async with beat:
         await beat.define(a_schedule("report"))
         await calm(beat)
@@ -1335,7 +1329,7 @@ async def test_activity_states_what_the_engine_is_doing(file, clock):
 
 
 @awaited
-async def test_it_sleeps_until_something_is_due(beat, clock, launcher):
+async def test_planner_sleeps_until_a_tick_is_due(beat, clock, launcher):
     async with beat:
         await beat.define(a_schedule("report", every="1h"))
         await beat.settle()
@@ -1354,7 +1348,7 @@ async def test_it_sleeps_until_something_is_due(beat, clock, launcher):
 
 
 @awaited
-async def test_by_the_real_clock_it_is_never_early_and_hardly_late(file):
+async def test_runs_on_the_real_clock_are_never_early_and_hardly_late(file):
     beat, ran = a_beat(None, file), []
     beat.schedule(every("1s"), name="beat")(lambda run: ran.append((run.due_at, time.time())))
     async with beat:
@@ -1378,7 +1372,7 @@ print("stopped", flush=True)
 """
 
 
-def test_a_program_runs_until_a_signal_ends_it_in_good_order(tmp_path):
+def test_program_runs_until_a_signal_and_stops_cleanly(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], cwd=tmp_path, stdout=subprocess.PIPE, text=True
     ) as program:
@@ -1392,7 +1386,7 @@ def test_a_program_runs_until_a_signal_ends_it_in_good_order(tmp_path):
 
 
 @awaited
-async def test_serving_raises_what_made_the_engine_fail(beat):
+async def test_until_raises_the_error_that_stopped_the_engine(beat):
     async with beat:
         await beat.define(a_schedule("report"))
         await calm(beat)
@@ -1407,7 +1401,7 @@ async def test_serving_raises_what_made_the_engine_fail(beat):
 
 
 @awaited
-async def test_the_outcome_of_a_launcher_may_be_anything_it_says(clock):
+async def test_outcome_of_a_launcher_is_stored_with_its_result(clock):
     async with a_beat(clock, launcher=RecordingLauncher(Succeeded({"rows": 3}))) as beat:
         await beat.define(a_schedule("report"))
         await passes(beat, clock)
@@ -1415,7 +1409,7 @@ async def test_the_outcome_of_a_launcher_may_be_anything_it_says(clock):
 
 
 @awaited
-async def test_what_a_function_does_to_its_inputs_is_its_own(clock):
+async def test_inputs_changed_by_a_function_do_not_affect_other_runs(clock):
     beat, given = a_beat(clock), []
 
     @beat.schedule(every("1h"), inputs={"items": [], "cache": {}})
@@ -1434,7 +1428,7 @@ async def test_what_a_function_does_to_its_inputs_is_its_own(clock):
 
 
 @awaited
-async def test_an_attempt_that_is_put_into_its_own_inputs_is_forgotten_all_the_same(clock):
+async def test_attempt_stored_in_its_own_inputs_is_garbage_collected(clock):
     beat, seen = a_beat(clock), []
 
     class Mark:

@@ -1,4 +1,4 @@
-"""The rules that keep the house in order: who imports whom, what the core may touch, how big a file is."""
+"""Rules of the architecture: imports between layers, purity of the core, sizes of modules."""
 
 import ast
 import re
@@ -50,7 +50,7 @@ def name_of(path):
 
 
 @pytest.mark.parametrize("path", CORE, ids=name_of)
-def test_the_core_imports_nothing_that_could_touch_the_world(path):
+def test_core_imports_no_module_with_side_effects(path):
     for module in imports(path):
         top = module.partition(".")[0]
         if top == "onbeat":
@@ -62,7 +62,7 @@ def test_the_core_imports_nothing_that_could_touch_the_world(path):
 
 
 @pytest.mark.parametrize("path", CORE, ids=name_of)
-def test_the_core_reads_no_clock_and_calls_nothing_impure(path):
+def test_core_is_pure(path):
     for node in ast.walk(tree(path)):
         assert not isinstance(node, (ast.AsyncFunctionDef, ast.Await, ast.Global))
         if isinstance(node, ast.Call):
@@ -77,7 +77,7 @@ def test_all_imports_are_absolute():
     assert all(list(imports(path)) is not None for path in MODULES)  # `imports` asserts it
 
 
-def test_the_package_has_at_most_six_loose_modules():
+def test_package_has_at_most_six_top_level_modules():
     loose = sorted(path.name for path in PACKAGE.glob("*.py"))
     assert len(loose) <= 6, loose
 
@@ -97,11 +97,11 @@ def test_no_two_public_classes_share_a_name():
 
 
 @pytest.mark.parametrize("path", [p for p in MODULES if p.name == "__init__.py"], ids=name_of)
-def test_a_package_has_its_code_in_modules_and_not_in_its_init(path):
+def test_package_init_is_short(path):
     assert len(path.read_text().splitlines()) <= 60
 
 
-def test_only_the_command_line_and_the_root_read_the_environment_and_the_clock():
+def test_environment_and_clock_are_read_only_at_the_edges():
     for path in MODULES:
         text = path.read_text()
         if "os.environ" in text:
@@ -120,7 +120,7 @@ def test_only_the_command_line_and_the_root_read_the_environment_and_the_clock()
             assert name_of(path) in {"app/stores.py", "cli/next.py"}
 
 
-def test_an_optional_dependency_is_imported_in_one_file_or_folder_of_its_own():
+def test_optional_dependency_is_imported_in_one_place():
     for package in OPTIONAL:
         users = [
             path for path in MODULES if package in {m.partition(".")[0] for m in imports(path)}
@@ -135,7 +135,7 @@ def test_an_optional_dependency_is_imported_in_one_file_or_folder_of_its_own():
         assert own, (package, users)
 
 
-def test_what_is_imported_is_declared():
+def test_imported_packages_are_declared():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = [*declared["dependencies"], *chain(*declared["optional-dependencies"].values())]
     names = {line.split(">")[0].split("<")[0].split("[")[0] for line in asked}
@@ -146,7 +146,7 @@ def test_what_is_imported_is_declared():
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_a_module_fits_in_a_reader_s_head(path):
+def test_modules_and_functions_have_a_maximum_length(path):
     assert len(path.read_text().splitlines()) < 600
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.FunctionDef):
@@ -154,7 +154,7 @@ def test_a_module_fits_in_a_reader_s_head(path):
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_a_module_says_what_it_is_for(path):
+def test_every_module_has_a_docstring(path):
     assert ast.get_docstring(tree(path))
 
 

@@ -1,4 +1,4 @@
-"""The documents are true: what they show is what happens."""
+"""The documents match the program: examples, tables, links and names."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ def python_of(page):
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
-def test_the_python_of_the_readme_schedules_what_it_says():
+def test_python_of_the_readme_schedules_the_stated_runs():
     (block,) = python_of("README.md")
     names = {"__name__": "readme"}
     exec(block, names)
@@ -55,14 +55,14 @@ def test_the_python_of_the_readme_schedules_what_it_says():
     }
 
 
-def test_the_python_of_the_testing_page_passes():
+def test_python_of_the_testing_page_passes():
     (block,) = python_of("docs/testing.md")
     names = {}
     exec(block, names)
     names["test_the_report_runs_hourly"]()
 
 
-def test_the_python_of_the_workflows_page_defines_what_it_says(tmp_path, monkeypatch, capsys):
+def test_python_of_the_workflows_page_defines_the_stated_schedules(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = {}
     exec(*python_of("docs/workflows.md"), names)
@@ -133,13 +133,13 @@ def test_every_example_of_a_policy_defines_a_schedule(policy, tmp_path):
         assert schedule.when if policy == "when" else policy in write_policy(schedule.policy)
 
 
-def test_the_reasons_are_a_closed_list_with_their_sentences():
+def test_reasons_are_documented_with_their_sentences():
     rows = table("schedules.md", "### Reasons")
     assert [(row[0].strip("`"), row[2]) for row in rows] == list(SENTENCES.items())
     assert get_args(Reason) == REASONS
 
 
-def test_every_reason_is_in_the_section_of_what_decides_it():
+def test_every_reason_is_in_the_section_of_its_policy():
     others = {
         row[0]: re.findall(r"`(\w+)`", row[2]) for row in table("policies.md", "## Other decisions")
     }
@@ -151,7 +151,7 @@ def test_every_reason_is_in_the_section_of_what_decides_it():
 
 
 @pytest.mark.parametrize("row", table("policies.md", "### overlap"), ids=lambda row: row[0])
-def test_the_overlap_table_is_what_a_forecast_gives(row):
+def test_overlap_table_matches_a_forecast(row):
     overlap, *ticks = row
     noon = parse_instant("2026-01-01T12:00:00Z") * 1000
     schedule = a_schedule("report", every="15m", overlap=overlap.strip("`"))
@@ -168,7 +168,7 @@ def test_the_overlap_table_is_what_a_forecast_gives(row):
     assert bool(found.waited) == (overlap == "`queue`")
 
 
-def test_the_answer_of_why_on_the_policies_page_is_what_it_answers():
+def test_why_answer_on_the_policies_page_is_the_actual_one():
     clock = ManualClock("2026-11-17T11:44:59Z")
 
     async def play():
@@ -195,7 +195,7 @@ def linked_tests(cell):
     return re.findall(r"\[`(test_\w+)`\]\(\.\./(tests/[^)]+)\)", cell)
 
 
-def test_every_test_that_is_linked_is_there():
+def test_every_linked_test_exists():
     page = (ROOT / "docs" / "traceability.md").read_text()
     found = linked_tests(page)
     assert len(found) > 60
@@ -217,7 +217,7 @@ def test_every_policy_and_every_other_decision_has_its_tests():
     assert all(linked_tests(row[1]) for row in (*policies, *others))
 
 
-def test_every_kind_of_target_and_every_name_of_a_template_has_its_row():
+def test_every_target_kind_and_template_name_is_documented():
     page = (ROOT / "docs" / "schedules.md").read_text()
     for kind in TARGETS:
         assert f"| `{{{kind}: " in page, kind
@@ -228,7 +228,7 @@ def test_every_kind_of_target_and_every_name_of_a_template_has_its_row():
         assert re.search(rf"`(a \| )?{name}[(`]", page), name
 
 
-def test_the_targets_of_make_that_are_named_are_there():
+def test_every_named_make_target_exists():
     makefile = (ROOT / "Makefile").read_text()
     named = re.findall(
         r"(?:^|\$ |`)make ([a-z-]+)", README + (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
@@ -238,13 +238,13 @@ def test_the_targets_of_make_that_are_named_are_there():
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
-def test_the_extras_that_the_readme_names_are_those_of_the_package():
+def test_extras_named_in_the_readme_are_those_of_the_package():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     paragraph = re.search(r"^The extra `server`.*?\n\n", README, re.MULTILINE | re.DOTALL)[0]
     assert set(re.findall(r"`(\w+)`", paragraph)) == project["optional-dependencies"].keys()
 
 
-def test_figures_of_the_readme_are_in_the_pages_that_they_link():
+def test_figures_of_the_readme_are_in_their_linked_pages():
     rows = re.findall(r"^\| (.+) \| (.+) \| `(.+)` \|$", README, re.MULTILINE)
     assert len(rows) >= 8
     linked = [
@@ -259,7 +259,7 @@ def test_figures_of_the_readme_are_in_the_pages_that_they_link():
     assert f"{len(vectors)} cases" in README
 
 
-def test_the_index_has_every_page():
+def test_index_has_every_page():
     index = (ROOT / "docs" / "README.md").read_text()
     pages = [page.relative_to(ROOT / "docs") for page in ROOT.glob("docs/**/*.md")]
     for page in pages:
@@ -267,7 +267,7 @@ def test_the_index_has_every_page():
             assert f"]({page})" in index, page
 
 
-def test_the_glossary_has_each_word_once_with_one_meaning():
+def test_glossary_has_each_word_once():
     page = (ROOT / "docs" / "glossary.md").read_text()
     rows = re.findall(r"^\| (\*\*.+?) \| (.+) \|$", page, re.MULTILINE)
     words = [word for row, _ in rows for word in re.findall(r"\*\*`?(.+?)`?\*\*", row)]
@@ -275,7 +275,7 @@ def test_the_glossary_has_each_word_once_with_one_meaning():
     assert not {*Status, *ROLES, *SCOPES} - set(re.findall(r"\w+", page))
 
 
-def test_every_kind_limit_and_macro_is_in_the_calendar_page():
+def test_calendar_page_has_every_kind_limit_and_macro():
     page = (ROOT / "docs" / "calendar.md").read_text()
     for kind in KINDS:
         assert f"| {kind} |" in page, kind
@@ -285,14 +285,14 @@ def test_every_kind_limit_and_macro_is_in_the_calendar_page():
         assert macro in page, macro
 
 
-def test_the_tests_that_stand_for_a_requirement_are_there():
+def test_tests_cited_for_requirements_exist():
     tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     named = re.findall(r"`(test_\w+)`", (ROOT / "docs" / "origins.md").read_text())
     assert named
     assert [name for name in named if f"def {name}(" not in tests] == []
 
 
-def test_the_architecture_page_names_every_layer_and_only_files_that_exist():
+def test_architecture_page_names_every_layer_and_only_existing_files():
     page = (ROOT / "ARCHITECTURE.md").read_text()
     package = ROOT / "src" / "onbeat"
     for part in [*package.iterdir(), *(package / "core").iterdir()]:
@@ -307,7 +307,7 @@ def test_the_architecture_page_names_every_layer_and_only_files_that_exist():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page):
+def test_every_link_leads_to_an_existing_file(page):
     for target in re.findall(r"\]\(([^)#\s]+)?(?:#[\w-]+)?\)", page.read_text()):
         if target and "://" not in target:
             assert (page.parent / target).exists(), target

@@ -139,7 +139,7 @@ def test_check_that_raises_is_a_finding_and_the_others_still_run(monkeypatch):
 @pytest.mark.parametrize(
     ("version", "expected"), [((3, 10, 14), "fail"), ((3, 11, 0), "ok"), ((3, 14, 1), "ok")]
 )
-def test_an_old_python_fails(version, expected):
+def test_unsupported_python_fails(version, expected):
     assert level("python", facts(python=version)) == expected
 
 
@@ -154,7 +154,7 @@ def test_an_old_python_fails(version, expected):
         ("4.0.0", "ok"),
     ],
 )
-def test_an_sqlite_that_can_damage_a_file_fails(version, expected):
+def test_sqlite_version_with_a_corruption_bug_fails(version, expected):
     assert level("sqlite", facts(sqlite=version)) == expected
 
 
@@ -365,7 +365,7 @@ def test_stopping_node_warns():
     )
 
 
-def test_an_old_postgresql_fails():
+def test_unsupported_postgresql_fails():
     assert level("postgresql", on_postgres({"version": 12})) == "fail"
 
 

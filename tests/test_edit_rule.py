@@ -64,7 +64,7 @@ class Cell:
 
 
 class Native:
-    """What files, the API and Python can say: everything."""
+    """The definitions that files, the API and Python can express: all."""
 
     changes = ("trigger", "zone", "exclude", "within", "bounds", "jitter", "target", "inputs",
                "policy", "enabled")  # fmt: skip
@@ -393,7 +393,7 @@ class EditHarness:
             await beat.close()
 
     async def settle(self, beat, roles):
-        """Let everything be decided and run that is due; what nobody runs stays."""
+        """Decide and run everything that is due; runs that no node offers keep waiting."""
         beat.wake()
         if "run" in roles:
             await beat.settle()
@@ -436,7 +436,7 @@ class EditHarness:
 
 
 def expected(surface, change, owed, *, is_late):
-    """Return what a cell has to say, by the rule alone: if a node is up at once, or too late."""
+    """Return the expected result of a cell by the rule, if a node is up in time or too late."""
     late = {"one too late": 1, "many too late": 6}
     if owed == "nothing":
         return Cell()
@@ -478,7 +478,7 @@ def table_of(surface, cells):
 
 @pytest.mark.parametrize("up_after", ["0s", "1h"], ids=["up_at_once", "up_an_hour_later"])
 @pytest.mark.parametrize("make", SURFACES, ids=lambda make: make.name)
-def test_an_edit_does_on_every_surface_what_the_rule_says(make, database, tmp_path, up_after):
+def test_edit_follows_the_rule_on_every_surface(make, database, tmp_path, up_after):
     surface = make()
     world = EditHarness(Path(tmp_path), database, surface)
     cells = asyncio.run(asyncio.wait_for(world.play(up_after), 60))
@@ -499,6 +499,6 @@ def test_an_edit_does_on_every_surface_what_the_rule_says(make, database, tmp_pa
         assert attempt.timeout == said.policy.timeout
 
 
-def test_the_table_has_at_least_forty_cells_on_six_surfaces():
+def test_edit_rule_table_has_at_least_forty_cells_on_six_surfaces():
     assert len(SURFACES) >= 6
     assert sum(len(make().cells()) for make in SURFACES) >= 40

@@ -46,21 +46,21 @@ def environment(monkeypatch):
 PYTHON = "/home/me/my app/.venv/bin/python"
 
 
-def test_pip_of_the_environment_is_used_if_it_has_one(environment):
+def test_install_uses_pip_of_the_environment(environment):
     environment(pip=True, uv="/usr/bin/uv")
     command = install_command("postgres")
     assert command == f"'{PYTHON}' -m pip install 'onbeat[postgres]'"
     assert shlex.split(command) == [PYTHON, "-m", "pip", "install", "onbeat[postgres]"]
 
 
-def test_uv_is_used_without_pip(environment):
+def test_install_uses_uv_without_pip(environment):
     environment(uv="/usr/bin/uv")
     assert shlex.split(install_command("server")) == [
         "/usr/bin/uv", "pip", "install", "--python", PYTHON, "onbeat[server]",
     ]  # fmt: skip
 
 
-def test_pip_of_the_python_below_is_used_without_either(environment):
+def test_install_uses_pip_of_the_base_python_without_uv(environment):
     environment()
     assert shlex.split(install_command("ray")) == [
         "/usr/bin/python3.12", "-m", "pip", "--python", PYTHON, "install", "onbeat[ray]",
@@ -68,12 +68,12 @@ def test_pip_of_the_python_below_is_used_without_either(environment):
 
 
 @pytest.mark.parametrize("base", [PYTHON, ""])
-def test_a_python_without_another_below_it_names_python3(environment, base):
+def test_install_names_python3_without_a_base_python(environment, base):
     environment(base=base)
     assert shlex.split(install_command("ray"))[:5] == ["python3", "-m", "pip", "--python", PYTHON]
 
 
-def test_a_checkout_is_installed_in_place_again(environment, monkeypatch):
+def test_editable_checkout_is_installed_in_place(environment, monkeypatch):
     environment(pip=True)
     origin = {"url": "file:///home/me/on%20beat", "dir_info": {"editable": True}}
     monkeypatch.setattr(extras.Distribution, "from_name", lambda _: Installed(origin))
@@ -81,14 +81,14 @@ def test_a_checkout_is_installed_in_place_again(environment, monkeypatch):
     assert what == ["-e", "/home/me/on beat[notify]"]
 
 
-def test_a_wheel_is_not_installed_in_place(environment, monkeypatch):
+def test_wheel_is_not_installed_in_place(environment, monkeypatch):
     environment(pip=True)
     origin = {"url": "file:///tmp/onbeat-1.0-py3-none-any.whl", "archive_info": {}}
     monkeypatch.setattr(extras.Distribution, "from_name", lambda _: Installed(origin))
     assert shlex.split(install_command("notify"))[4:] == ["onbeat[notify]"]
 
 
-def test_a_checkout_that_is_not_installed_is_installed_in_place(environment, monkeypatch):
+def test_uninstalled_checkout_is_installed_in_place(environment, monkeypatch):
     environment(pip=True)
 
     def missing(name):
@@ -98,21 +98,21 @@ def test_a_checkout_that_is_not_installed_is_installed_in_place(environment, mon
     assert shlex.split(install_command("notify"))[4:] == ["-e", f"{ROOT}[notify]"]
 
 
-def test_a_package_is_upgraded_in_the_same_environment(environment):
+def test_upgrade_uses_the_same_environment(environment):
     environment(uv="/usr/bin/uv")
     assert shlex.split(upgrade_command("tzdata")) == [
         "/usr/bin/uv", "pip", "install", "--python", PYTHON, "--upgrade", "tzdata",
     ]  # fmt: skip
 
 
-def test_the_command_of_this_very_environment_can_be_run():
+def test_install_command_of_this_environment_works():
     command = shlex.split(install_command("postgres"))
     version = command[: command.index("install")]
     done = subprocess.run([*version, "--version"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_no_hint_names_a_pip_that_may_not_be_there():
+def test_no_hint_names_plain_pip():
     sources = (ROOT / "src").rglob("*.py")
     wrong = [path for path in sources if '"pip install' in path.read_text()]
     wrong += [path for path in (ROOT / "src").rglob("*.py") if "(pip install" in path.read_text()]

@@ -22,7 +22,7 @@ def test_every_path_that_a_gear_names_exists():
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
-def test_nothing_runs_in_two_places_of_make_test():
+def test_no_test_module_runs_twice_in_make_test():
     apart = [*GEARS["ALONE"], GEARS["RAY"]]
     assert not [(one, two) for one in apart for two in apart if one.startswith(f"{two}/")]
 
@@ -89,7 +89,7 @@ def longest(node, values):
 @pytest.mark.parametrize(
     "path", list(modules_that_may_not_sleep()), ids=lambda path: str(path.relative_to(TESTS))
 )
-def test_no_module_sleeps_for_a_tenth_of_a_second_or_more(path):
+def test_no_test_module_sleeps_for_a_tenth_of_a_second(path):
     assert long_sleeps(path.read_text()) == [], "wait for a condition: tests/waiting.py has helpers"
 
 
@@ -112,5 +112,5 @@ def test_no_module_sleeps_for_a_tenth_of_a_second_or_more(path):
         ("process.sleep", False),
     ],
 )
-def test_the_length_of_a_sleep_is_read_from_constants_and_loops(text, is_refused):
+def test_sleep_lengths_are_found_in_constants_and_loops(text, is_refused):
     assert bool(long_sleeps(text)) is is_refused

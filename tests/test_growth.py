@@ -1,4 +1,4 @@
-"""Use cases on a small store and on one twenty times as large: the work is the same, or in proportion.
+"""Use cases on a small and a twenty times larger store: constant or proportional work.
 
 Work is counted in statements and in instructions of SQLite's engine, not in time. `make growth` does
 it at sizes that take minutes.
@@ -37,7 +37,7 @@ def grown():
 
 
 @pytest.mark.parametrize(("told", "growth"), [(told, growth) for told, growth, _ in USES])
-def test_work_of_a_use_case_grows_no_more_than_its_answer(grown, told, growth):
+def test_work_of_a_use_case_grows_at_most_with_its_result(grown, told, growth):
     small, large = (each[told] for each in grown)
     times = 1 if growth == "flat" else TIMES
     assert large.statements <= small.statements * (times if growth == "linear" else 1.5)

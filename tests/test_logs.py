@@ -52,7 +52,7 @@ def as_it_was():
 
 @pytest.fixture
 def written():
-    """Tell events, and return what was written of them."""
+    """Log events, and return the written text."""
 
     def written(*events, as_json=False, level="debug"):
         stream = io.StringIO()
@@ -106,7 +106,7 @@ def name_of(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=name_of)
-def test_every_event_is_one_object_with_all_that_it_says(told, kind):
+def test_every_event_is_a_json_object_with_all_its_fields(told, kind):
     event = an_event(kind)
     found = told(event)
     assert found["event"] == event.name
@@ -117,7 +117,7 @@ def test_every_event_is_one_object_with_all_that_it_says(told, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=name_of)
-def test_every_event_is_one_line_with_all_that_it_says(line, kind):
+def test_every_event_is_a_line_with_all_its_fields(line, kind):
     event = an_event(kind)
     text = line(event)
     assert re.match(rf"\d\d:\d\d:\d\d\.\d{{3}} {re.escape(event.name)} ", text)
@@ -129,7 +129,7 @@ def test_every_event_is_one_line_with_all_that_it_says(line, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=name_of)
-def test_an_event_with_no_more_than_it_needs_is_told_too(line, told, kind):
+def test_event_with_required_fields_only_is_logged(line, told, kind):
     needed = {
         field.name: "x" if field.type is str else 7
         for field in msgspec.structs.fields(kind)
@@ -144,7 +144,7 @@ def test_an_event_with_no_more_than_it_needs_is_told_too(line, told, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=name_of)
-def test_times_are_told_as_rfc_3339(line, told, kind):
+def test_times_of_events_are_logged_as_rfc_3339(line, told, kind):
     event = an_event(kind)
     text, found = line(event), told(event)
     for name in {"run_at", "first_run_at", "due_at"} & found.keys():
@@ -152,12 +152,12 @@ def test_times_are_told_as_rfc_3339(line, told, kind):
         assert f" {name}={found[name]}" in text
 
 
-def test_a_tick_is_told_to_the_second_and_its_start_to_the_millisecond(told):
+def test_run_at_has_seconds_and_due_at_has_milliseconds(told):
     found = told(RunEnqueued("report", 1, NOON, NOON * 1000 + 250))
     assert (found["run_at"], found["due_at"]) == (AT, "2026-01-01T12:00:00.250Z")
 
 
-def test_where_history_begins_is_told_as_rfc_3339(line, told):
+def test_history_from_is_logged_as_rfc_3339(line, told):
     event = HistoryPruned(NOON * 1000, 3)
     assert told(event)["history_from"] == MS
     assert f"history_from={MS}" in line(event)
@@ -179,7 +179,7 @@ def test_where_history_begins_is_told_as_rfc_3339(line, told):
     ],
     ids=lambda given: getattr(given, "name", None),
 )  # fmt: skip
-def test_a_line_says_why(line, told, event, reasons):
+def test_line_has_the_reason_of_an_event(line, told, event, reasons):
     assert reasons.items() <= told(event).items()
     text = line(event)
     for name, value in reasons.items():
@@ -187,7 +187,7 @@ def test_a_line_says_why(line, told, event, reasons):
         assert f" {name}={shown}" in text
 
 
-def test_the_log_of_a_story_has_every_decision_every_start_and_every_reason():
+def test_log_has_every_decision_start_and_reason():
     stream = io.StringIO()
     logs.set_up(level="info", as_json=True, stream=stream)
     clock, node = ManualClock(), Node("node-1", "here", frozenset({"command"}))
@@ -223,7 +223,7 @@ def test_the_log_of_a_story_has_every_decision_every_start_and_every_reason():
 # -- how loudly
 
 
-def test_only_what_is_loud_enough_is_told(written):
+def test_log_level_filters_events(written):
     claimed = RunClaimed("report", 7, NOON, "node-1", 1)
     started = RunStarted("report", 7, NOON, 1, "node-1", 1)
     failed = RunFailed("report", 7, NOON, 1, "exit")
@@ -241,14 +241,14 @@ def test_only_what_is_loud_enough_is_told(written):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=name_of)
-def test_the_level_of_an_event_is_one_that_logging_knows(kind):
+def test_level_of_every_event_exists_in_logging(kind):
     assert kind.level in {"debug", "info", "warning", "error"}
 
 
 # -- lines that stay lines
 
 
-def test_a_long_definition_is_left_out(line, told):
+def test_definition_is_not_logged(line, told):
     event = ScheduleCreated("report", 1, '{"every":"1h","run":{"command":["true"]}}', NOON)
     assert "command" not in line(event)
     assert "definition" not in told(event)
@@ -267,7 +267,7 @@ def test_a_long_definition_is_left_out(line, told):
         "\x1b[2J",
     ],
 )
-def test_whatever_an_error_says_it_stays_on_its_line(written, error):
+def test_error_with_control_characters_stays_on_one_line(written, error):
     text = written(RunFailed("report", 7, NOON, 1, "error", error))
     assert len(text.splitlines()) == 1
     assert text.rstrip("\n").isprintable()
@@ -276,7 +276,7 @@ def test_whatever_an_error_says_it_stays_on_its_line(written, error):
     assert json.loads(machine)["error"] == error
 
 
-def test_a_text_with_a_character_that_utf_8_cannot_say_is_told_in_json(told):
+def test_lone_surrogate_is_logged_in_json(told):
     assert told(RunFailed("report", 7, NOON, 1, "error", "ol\udce9"))["error"] == "ol\udce9"
 
 
@@ -284,7 +284,7 @@ def test_a_text_with_a_character_that_utf_8_cannot_say_is_told_in_json(told):
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_what_the_engine_logs_is_told_in_the_same_way(written, as_json):
+def test_messages_of_the_engine_have_the_same_format(written, as_json):
     stream = io.StringIO()
     logs.set_up(level="info", as_json=as_json, stream=stream)
     logging.getLogger("onbeat.engine").warning("heartbeat failed: %s", "the disk is full")
@@ -296,7 +296,7 @@ def test_what_the_engine_logs_is_told_in_the_same_way(written, as_json):
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_an_exception_is_told_with_its_trace(as_json):
+def test_exception_is_logged_with_its_traceback(as_json):
     stream = io.StringIO()
     logs.set_up(level="info", as_json=as_json, stream=stream)
     broken = RuntimeError("boom")
@@ -309,24 +309,24 @@ def test_an_exception_is_told_with_its_trace(as_json):
         assert text.splitlines()[-1] == "RuntimeError: boom"
 
 
-def test_setting_up_twice_tells_once(written):
+def test_repeated_setup_logs_each_event_once(written):
     written(NodeStopped("node-1"))
     assert written(NodeStopped("node-1")).count("node.stopped") == 1
 
 
-def test_it_says_nothing_to_the_loggers_of_the_program_around_it(caplog, written):
+def test_events_are_not_propagated_to_other_loggers(caplog, written):
     written(NodeStopped("node-1"))
     assert caplog.records == []
 
 
-def test_a_program_that_sets_up_its_own_logging_hears_of_events(caplog):
+def test_program_with_other_logging_receives_events(caplog):
     caplog.set_level("INFO")
     logs.write_log([RunSkipped("report", 7, NOON, "overlap")])
     assert [record.name for record in caplog.records] == ["onbeat"]
     assert caplog.records[0].fields["reason"] == "overlap"
 
 
-def test_and_reads_there_what_happened_to_what_and_why(caplog):
+def test_message_of_an_event_has_schedule_and_error(caplog):
     caplog.set_level("INFO")
     logs.write_log([RunFailed("report", 7, NOON, 1, "exit", "exit code 2")])
     message = caplog.records[0].getMessage()
@@ -366,7 +366,7 @@ def shown(monkeypatch):
     time.tzset()
 
 
-def test_a_run_on_a_terminal_has_local_time_a_lateness_with_a_unit_and_an_outcome(shown):
+def test_terminal_line_of_a_run_has_local_time_lateness_and_outcome(shown):
     assert shown(
         (12, RunStarted("report", 7, NOON, 1, "node-1", 1, due_at=NOON * 1000)),
         (40, RunSucceeded("report", 7, NOON, 1)),
@@ -376,7 +376,7 @@ def test_a_run_on_a_terminal_has_local_time_a_lateness_with_a_unit_and_an_outcom
     ]
 
 
-def test_the_lateness_of_a_run_that_waited_is_that_of_its_due_time(shown):
+def test_lateness_of_a_waiting_run_counts_from_its_due_time(shown):
     lines = shown(
         (0, RunEnqueued("report", 7, NOON, NOON * 1000 + 1000, "manual")),
         (2500, RunStarted("report", 7, NOON, 2, "node-1", 1)),
@@ -389,7 +389,7 @@ def test_the_lateness_of_a_run_that_waited_is_that_of_its_due_time(shown):
     ]
 
 
-def test_the_lateness_of_a_retry_is_that_of_the_retry(shown):
+def test_lateness_of_a_retry_counts_from_its_due_time(shown):
     lines = shown(
         (0, RunRetrying("report", 7, NOON, 1, NOON * 1000 + 2000, "exit", "exit code 2")),
         (2004, RunStarted("report", 7, NOON, 2, "node-1", 1, triggered_by="retry")),
@@ -397,7 +397,7 @@ def test_the_lateness_of_a_retry_is_that_of_the_retry(shown):
     assert lines[1] == "13:00:02  started    report                run 7, attempt 2, +4 ms"
 
 
-def test_other_events_on_a_terminal_are_short_as_well(shown):
+def test_other_events_are_short_on_a_terminal(shown):
     lines = shown(
         (0, ScheduleCreated("report", 1, "{}", NOON + 3600)),
         (0, ScheduleCreated("report", 1, "{}", NOON + 86_400)),
@@ -419,14 +419,14 @@ def test_other_events_on_a_terminal_are_short_as_well(shown):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=name_of)
-def test_every_event_is_one_line_no_longer_than_the_terminal(shown, kind):
+def test_every_event_fits_on_a_terminal_line(shown, kind):
     event = an_event(kind)
     (line,) = shown((0, event), level="debug")
     assert len(line) <= 100
     assert re.match(r"13:00:00  \S", line)
 
 
-def test_an_error_on_a_terminal_stays_on_its_line_and_cannot_control_it(shown):
+def test_error_cannot_control_the_terminal(shown):
     error = "a\n\x1b[2J" + "b" * 200
     (line,) = shown((0, RunFailed("report", 7, NOON, 1, "error", error)))
     assert line.isprintable()
@@ -434,20 +434,20 @@ def test_an_error_on_a_terminal_stays_on_its_line_and_cannot_control_it(shown):
     assert len(line) == 100
 
 
-def test_colours_on_a_terminal_are_those_of_the_outcome_if_they_are_wanted(shown):
+def test_outcome_is_coloured_on_a_terminal_with_colours(shown):
     failed = RunFailed("report", 7, NOON, 1, "exit", "exit code 2")
     assert "\x1b" not in shown((0, failed))[0]
     assert "\x1b[31mfailed   \x1b[0m" in shown((0, failed), has_colours=True)[0]
 
 
-def test_a_message_on_a_terminal_has_its_level_and_is_not_cut(shown):
+def test_message_on_a_terminal_has_its_level_and_is_not_cut(shown):
     shown()
     logging.getLogger("onbeat.engine").warning("no heartbeat: %s", "x" * 200)
     line = logs.log.handlers[0].stream.getvalue().splitlines()[-1]
     assert re.fullmatch(r"\d\d:\d\d:\d\d  warning    no heartbeat: x{200}", line)
 
 
-def test_json_is_written_to_a_terminal_if_it_is_asked_for():
+def test_json_is_written_to_a_terminal_on_request():
     screen = Screen()
     logs.set_up(level="info", as_json=True, stream=screen)
     logs.write_log([NodeStopped("node-1")])

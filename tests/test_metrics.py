@@ -1,4 +1,4 @@
-"""What Prometheus reads: what happened is counted, how things stand is told, and it can be parsed."""
+"""The metrics for Prometheus: counters of events, gauges of the current state, valid text."""
 
 import asyncio
 import math
@@ -58,7 +58,7 @@ def started(run_at=NOON, by="timer", attempt=1, **fields):
 # -- the text
 
 
-def test_every_figure_says_what_it_is_and_of_which_kind():
+def test_every_metric_has_a_description_and_a_type():
     families = list(text_string_to_metric_families(page()))
     assert len(families) > 25
     for family in families:
@@ -69,7 +69,7 @@ def test_every_figure_says_what_it_is_and_of_which_kind():
     assert len(names) == len(set(names))
 
 
-def test_counters_end_in_total_and_nothing_else_does():
+def test_only_counter_names_end_in_total():
     kinds = {}
     for line in page().splitlines():
         if line.startswith("# TYPE "):
@@ -80,25 +80,25 @@ def test_counters_end_in_total_and_nothing_else_does():
     }
 
 
-def test_the_text_ends_with_its_last_line():
+def test_metrics_text_ends_with_one_newline():
     assert page().endswith("\n")
     assert "\n\n" not in page()
 
 
 @pytest.mark.parametrize("name", ['a "quoted" one', "back\\slash", "two\nlines", "größe,{=}"])
-def test_what_others_have_named_is_read_back_as_it_is(name):
+def test_label_values_are_escaped(name):
     found = samples(page(groups=[GroupRow(name, 3, 2, 1)]))
     assert of(found, "group_places", group=name) == 3
 
 
-def test_the_version_is_a_label():
+def test_version_is_a_label_of_build_info():
     assert of(samples(page(version="1.2.3")), "build_info", version="1.2.3") == 1
 
 
 # -- what happened
 
 
-def test_runs_emitted_are_those_enqueued_and_those_started_as_they_were_decided():
+def test_emitted_runs_are_enqueued_or_started_directly():
     found = told(
         RunEnqueued("a", 1, NOON, NOON * 1000),
         started(due_at=NOON * 1000),
@@ -107,12 +107,12 @@ def test_runs_emitted_are_those_enqueued_and_those_started_as_they_were_decided(
     assert of(found, "runs_emitted_total") == 2
 
 
-def test_runs_skipped_for_overlap_are_counted_by_themselves():
+def test_runs_skipped_for_overlap_have_a_separate_counter():
     found = told(RunSkipped("a", 1, NOON, "overlap"), RunSkipped("a", 2, NOON, "missed"))
     assert of(found, "runs_skipped_overlap_total") == 1
 
 
-def test_launches_that_failed_are_counted_whether_they_are_tried_again_or_not():
+def test_failed_launches_are_counted_with_and_without_retry():
     found = told(
         RunRetrying("a", 1, NOON, 1, NOON * 1000, "launch_failed"),
         RunFailed("a", 1, NOON, 2, "launch_failed"),
@@ -124,24 +124,24 @@ def test_launches_that_failed_are_counted_whether_they_are_tried_again_or_not():
     assert of(found, "runs_retried_total", reason="launch_failed") == 1
 
 
-def test_what_is_due_is_told():
+def test_number_of_due_schedules_is_exported():
     found = samples(page(overview=Overview(NOON * 1000, True, 9, 1, 4, NOON * 1000, {}, [])))
     assert of(found, "schedules_due") == 4
 
 
-def test_a_start_by_hand_is_told_apart_from_one_by_the_clock():
+def test_started_runs_are_counted_by_their_trigger():
     found = told(started(by="manual"), started(), started())
     assert of(found, "runs_started_total", triggered_by="manual") == 1
     assert of(found, "runs_started_total", triggered_by="timer") == 2
 
 
-def test_ticks_of_a_range_are_counted_one_by_one_and_its_row_once():
+def test_skipped_range_counts_as_one_run_and_many_ticks():
     found = told(RunSkipped("a", 1, NOON, "missed", NOON - 3600, 60))
     assert of(found, "runs_skipped_total", reason="missed") == 1
     assert of(found, "ticks_skipped_total", reason="missed") == 60
 
 
-def test_ends_are_told_by_their_outcome():
+def test_finished_runs_are_counted_by_outcome():
     found = told(RunSucceeded("a", 1, NOON, 1), RunFailed("b", 2, NOON, 1, "exit"))
     outcomes = {
         name: of(found, "runs_finished_total", outcome=name)
@@ -150,7 +150,7 @@ def test_ends_are_told_by_their_outcome():
     assert outcomes == {"success": 1, "failed": 1, "canceled": 0, "skipped": 0}
 
 
-def test_whatever_can_happen_is_there_before_it_has():
+def test_counters_exist_for_every_label_before_the_first_event():
     found = samples(page())
     assert {
         dict(labels)["reason"] for name, labels in found if name == "onbeat_runs_failed_total"
@@ -172,7 +172,7 @@ def test_whatever_can_happen_is_there_before_it_has():
     ("late", "bucket"),
     [(0, 0.001), (1, 0.001), (2, 0.002), (3, 0.005), (3_600_000, 3600.0), (-40, 0.05)],
 )
-def test_a_start_is_in_the_bucket_of_how_far_it_is_from_its_planned_instant(late, bucket):
+def test_start_is_in_the_bucket_of_its_drift(late, bucket):
     found = told(started(), at=NOON * 1000 + late)
     bounds = [math.inf, *(bound / 1000 for bound in DRIFTS)]
     for bound in bounds:
@@ -182,18 +182,18 @@ def test_a_start_is_in_the_bucket_of_how_far_it_is_from_its_planned_instant(late
     assert of(found, "drift_seconds_count") == 1
 
 
-def test_what_is_more_than_an_hour_off_is_counted_all_the_same():
+def test_drift_over_an_hour_is_in_the_infinite_bucket():
     found = told(started(), at=(NOON + 7200) * 1000)
     assert of(found, "drift_seconds_bucket", le="3600") == 0
     assert of(found, "drift_seconds_bucket", le="+Inf") == of(found, "drift_seconds_count") == 1
 
 
-def test_a_retry_a_backfill_and_a_person_do_not_drift():
+def test_drift_leaves_out_retries_backfills_and_manual_runs():
     found = told(started(by="retry", attempt=2), started(by="backfill"), started(by="manual"))
     assert of(found, "drift_seconds_count") == 0
 
 
-def test_a_herd_is_counted_as_a_whole():
+def test_many_events_in_one_call_are_all_counted():
     metrics = Metrics()
     for at in (1, 3):
         metrics.on_events(NOON * 1000 + at, [started(due_at=0) for _ in range(500)])
@@ -203,7 +203,7 @@ def test_a_herd_is_counted_as_a_whole():
     assert of(found, "drift_seconds_bucket", le="0.001") == 500
 
 
-def test_counting_costs_little_beside_a_tick():
+def test_counting_an_event_takes_under_two_microseconds():
     starts = [started(due_at=NOON * 1000) for _ in range(1000)]
     ends = [RunSucceeded("a", 1, NOON, 1)] * 1000
     metrics, best = Metrics(), math.inf
@@ -218,7 +218,7 @@ def test_counting_costs_little_beside_a_tick():
 # -- how things stand
 
 
-def test_the_planners_lag_is_how_long_its_first_tick_has_been_due():
+def test_watermark_age_is_how_long_the_first_tick_is_overdue():
     now = NOON * 1000
     found = samples(page(overview=Overview(now, True, 1, 0, 1, now - 2_500, {}, [])))
     assert of(found, "watermark_age_seconds") == 2.5
@@ -227,7 +227,7 @@ def test_the_planners_lag_is_how_long_its_first_tick_has_been_due():
     assert of(samples(page()), "watermark_age_seconds") == 0
 
 
-def test_nodes_are_told_one_by_one():
+def test_each_node_has_its_own_samples():
     now = NOON * 1000
     nodes = [
         NodeRow("1", "here:1", frozenset(), frozenset(), now, now + 5_000, "1", "2026a", 7),
@@ -240,13 +240,13 @@ def test_nodes_are_told_one_by_one():
     assert of(found, "node_lease_left_seconds", node="there:2", node_id="2") == -1.5
 
 
-def test_schedules_that_do_not_follow_newer_zone_data_yet_are_counted():
+def test_schedules_without_newer_zone_data_are_counted():
     following = ZoneDataProgress("2026a", 1000, 5000, 3, NOON * 1000)
     overview = Overview(NOON * 1000, True, 5, 0, 0, None, {}, [], following=following)
     assert of(samples(page(overview=overview)), "zone_data_schedules_left") == 4000
 
 
-def test_the_gate_groups_and_what_waits_are_told():
+def test_gate_groups_and_waiting_runs_are_exported():
     now = NOON * 1000
     overview = Overview(now, False, 5, 2, 0, None, {"ENQUEUED": 3, "STARTED": 1}, [])
     figures = StoreFigures(1, now - 60_000, 4, {"waiting": 2, "failed": 1}, 4096)
@@ -267,7 +267,7 @@ def test_the_gate_groups_and_what_waits_are_told():
 # -- the whole
 
 
-def test_a_node_counts_what_it_does():
+def test_node_counts_its_events():
     clock = ManualClock()
     launcher = RecordingLauncher(
         lambda attempt: (

@@ -1,4 +1,4 @@
-"""What is under packaging/: units that systemd takes, an image without surprises, rules that name real figures."""
+"""The files of packaging/: the systemd unit, the container image, and alert rules."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def unit(tmp_path):
 
 @analyzes
 @pytest.mark.parametrize("with_secrets", [False, True])
-def test_systemd_has_nothing_to_say_against_the_unit(unit, with_secrets):
+def test_systemd_analyze_accepts_the_unit(unit, with_secrets):
     if with_secrets:
         folder = unit.with_name("onbeat.service.d")
         folder.mkdir()
@@ -64,7 +64,7 @@ def test_systemd_has_nothing_to_say_against_the_unit(unit, with_secrets):
 
 
 @analyzes
-def test_what_runs_in_it_can_do_little_harm(unit):
+def test_unit_is_sandboxed(unit):
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", "--no-pager", unit],
         capture_output=True, text=True, check=False,
@@ -76,27 +76,27 @@ def test_what_runs_in_it_can_do_little_harm(unit):
     assert float(exposed[1]) <= MOST_EXPOSED
 
 
-def test_the_node_is_told_to_stop_and_has_the_time_to_end_its_runs():
+def test_unit_gives_the_node_time_to_stop():
     found = settings_of(UNIT)
     assert found["KillMode"] == "mixed"
     cancel_grace = parse_duration("10s").elapsed
     assert int(found["TimeoutStopSec"]) > Settings().stop_grace / 1000 + cancel_grace
 
 
-def test_it_runs_as_a_user_of_its_own_with_a_folder_that_nobody_else_reads():
+def test_unit_has_a_dedicated_user_and_a_private_folder():
     found = settings_of(UNIT)
     assert found["User"] == found["Group"] == "onbeat"
     assert (found["StateDirectory"], found["StateDirectoryMode"]) == ("onbeat", "0700")
     assert re.search(r"^u onbeat ", (PACKAGING / "onbeat.sysusers").read_text(), re.MULTILINE)
 
 
-def test_what_is_refused_is_not_tried_again():
+def test_unit_is_not_restarted_after_invalid_settings_or_definitions():
     found = settings_of(UNIT)
     assert found["Restart"] == "on-failure"
     assert found["RestartPreventExitStatus"].split() == ["2", "4"]  # of settings and definitions
 
 
-def test_the_command_of_the_unit_is_one_that_there_is():
+def test_command_of_the_unit_exists():
     program, verb, *options = shlex.split(settings_of(UNIT)["ExecStart"])
     assert (program, verb) == (INSTALLED, "up")
     told = subprocess.run(
@@ -106,7 +106,7 @@ def test_the_command_of_the_unit_is_one_that_there_is():
         assert not option.startswith("--") or option in told
 
 
-def test_no_secret_is_in_what_everybody_may_read():
+def test_packaging_files_contain_no_secret():
     for path in PACKAGING.iterdir():
         text = path.read_text()
         assert not re.search(r"(?i)(password|token|secret)\s*=\s*\S", text), path
@@ -123,7 +123,7 @@ def supervisor(tmp_path):
         yield listening
 
 
-def test_a_node_tells_systemd_when_it_is_up_alive_and_about_to_end(tmp_path, supervisor):
+def test_node_notifies_systemd_of_ready_watchdog_and_stopping(tmp_path, supervisor):
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("ONBEAT_")
     }
@@ -152,7 +152,7 @@ def test_a_node_tells_systemd_when_it_is_up_alive_and_about_to_end(tmp_path, sup
 
 
 def instructions():
-    """Return what the Containerfile says, one pair each, by its stages."""
+    """Return the instructions of the Containerfile as pairs, by stage."""
     stages = []
     joined = re.sub(r"\\\n", " ", CONTAINER)
     for line in joined.splitlines():
@@ -168,13 +168,13 @@ def of(stage, word):
     return [rest for each, rest in stage if each == word]
 
 
-def test_the_image_is_slim_and_names_its_version():
+def test_image_base_is_slim_with_a_fixed_version():
     for stage in instructions():
         (base,) = of(stage, "FROM")
         assert re.match(r"python:3\.\d+-slim\b", base)
 
 
-def test_it_does_not_run_as_root_and_keeps_everything_in_a_volume():
+def test_image_runs_without_root_and_has_a_volume():
     *_, last = instructions()
     (user,) = of(last, "USER")
     assert user.isdigit()  # so that it can be seen not to be root
@@ -184,14 +184,14 @@ def test_it_does_not_run_as_root_and_keeps_everything_in_a_volume():
     assert words.index("USER") > max(n for n, word in enumerate(words) if word in ("RUN", "COPY"))
 
 
-def test_it_is_started_without_a_shell_so_that_signals_arrive():
+def test_image_entry_point_has_no_shell():
     *_, last = instructions()
     assert json.loads(*of(last, "ENTRYPOINT")) == ["onbeat"]
     assert json.loads(*of(last, "CMD")) == ["up"]
     assert of(last, "STOPSIGNAL") == ["SIGTERM"]
 
 
-def test_its_health_is_what_the_doctor_says():
+def test_image_health_check_is_the_doctor():
     *_, last = instructions()
     (health,) = of(last, "HEALTHCHECK")
     options, _, command = health.partition(" CMD ")
@@ -204,7 +204,7 @@ def test_its_health_is_what_the_doctor_says():
     }
 
 
-def test_what_is_installed_is_hashed_and_what_is_copied_is_there():
+def test_image_requirements_are_hashed_and_copied_files_exist():
     build, _ = instructions()
     assert any("--require-hashes" in line for line in of(build, "RUN"))
     for line in of(build, "COPY"):
@@ -213,7 +213,7 @@ def test_what_is_installed_is_hashed_and_what_is_copied_is_there():
             assert (ROOT / source).exists(), source
 
 
-def test_nothing_but_the_installed_program_goes_into_the_image():
+def test_image_contains_only_the_installed_program():
     _, last = instructions()
     assert of(last, "COPY") == ["--from=build /opt/onbeat /opt/onbeat"]
     assert of(last, "ARG") == []
@@ -238,7 +238,7 @@ def rules():
 
 
 @pytest.mark.parametrize("rule", rules())
-def test_a_rule_is_about_figures_that_there_are_and_says_what_is_wrong(rule):
+def test_alert_rule_uses_existing_metrics_and_has_a_summary(rule):
     named = set(re.findall(r"\bonbeat_\w+", rule["expr"]))
     assert named
     assert named <= figures_there_are()
@@ -248,7 +248,7 @@ def test_a_rule_is_about_figures_that_there_are_and_says_what_is_wrong(rule):
 
 
 @pytest.mark.parametrize("rule", rules())
-def test_the_labels_of_a_rule_are_those_of_its_figures(rule):
+def test_alert_rule_uses_existing_labels(rule):
     text = (ROOT / "src" / "onbeat" / "app/metrics.py").read_text()
     for label in re.findall(r"(\w+)=~?\"", rule["expr"]):
         assert f'"{label}"' in text, label

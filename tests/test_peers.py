@@ -333,7 +333,7 @@ def test_doctor_lists_each_peer_and_exits_with_1_if_runs_cannot_work(tmp_path, c
     assert f"fail  chat server     http://{closed_port} does not answer: " in lines
 
 
-def test_start_warns_once_about_each_peer_and_corrupt_file_after_it_is_up(tmp_path, closed_port):
+def test_start_logs_each_unreachable_peer_and_corrupt_file_once(tmp_path, closed_port):
     configure(tmp_path, closed_port)
     with up(tmp_path) as log:
         until = time.monotonic() + 20

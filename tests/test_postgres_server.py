@@ -1,4 +1,4 @@
-"""The PostgreSQL server that other tests lean on: it comes, goes, and comes back as it is told."""
+"""The PostgreSQL server of the tests: it starts, stops, crashes and restarts on request."""
 
 import os
 import pwd
@@ -72,13 +72,13 @@ def gone(pid):
     return not any(each.state != "Z" for each in postgres._look(pid))
 
 
-def test_it_answers(server):
+def test_server_answers_on_loopback(server):
     assert ask(server.url()) == 1
     assert ask(server.url(), "SHOW server_version").startswith(str(server.version))
     assert ask(server.url(), "SHOW listen_addresses") == "127.0.0.1"
 
 
-def test_only_a_durable_one_waits_for_the_disk(server, monkeypatch):
+def test_only_a_durable_server_uses_fsync(server, monkeypatch):
     assert ask(server.url(), "SHOW fsync") == "off"
     assert ask(server.url(), "SHOW synchronous_commit") == "on"
     monkeypatch.setattr(server, "durable", True)
@@ -87,14 +87,14 @@ def test_only_a_durable_one_waits_for_the_disk(server, monkeypatch):
     server.stop()
 
 
-def test_each_new_database_is_empty_and_its_own(server):
+def test_new_databases_are_empty_and_separate(server):
     one, other = server.new_database(), server.new_database()
     with psycopg.connect(one) as connection:
         connection.execute("CREATE TABLE mine ()")
     assert (tables(one), tables(other), tables(server.new_database())) == (1, 0, 0)
 
 
-def test_a_database_is_dropped_whoever_is_connected_to_it(server):
+def test_database_is_dropped_despite_open_connections(server):
     url = server.new_database()
     with closing(psycopg.connect(url)) as connection:
         server.drop_database(url)
@@ -106,7 +106,7 @@ def test_a_database_is_dropped_whoever_is_connected_to_it(server):
 
 @pytest.mark.parametrize("paused", [False, True])
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
-def test_it_comes_back_on_the_same_port_after_a_stop(server, mode, paused):
+def test_server_restarts_on_the_same_port_after_a_stop(server, mode, paused):
     url, before = server.url(), write(server.url())
     if paused:
         server.pause()
@@ -118,7 +118,7 @@ def test_it_comes_back_on_the_same_port_after_a_stop(server, mode, paused):
 
 
 @pytest.mark.parametrize("paused", [False, True])
-def test_it_comes_back_on_the_same_port_after_being_killed(server, paused):
+def test_server_restarts_on_the_same_port_after_a_kill(server, paused):
     url, before = server.url(), write(server.url())
     with closing(psycopg.connect(url)) as connection:
         if paused:
@@ -132,7 +132,7 @@ def test_it_comes_back_on_the_same_port_after_being_killed(server, paused):
     assert read(url) == before
 
 
-def test_killed_it_takes_those_along_that_are_too_busy_to_notice(server, monkeypatch):
+def test_killing_the_server_kills_busy_backends(server, monkeypatch):
     monkeypatch.setattr(postgres, "NOTICE_LIMIT", 0.3)
     busy = "SELECT count(*) FROM generate_series(1, 100000) a, generate_series(1, 100000) b"
     with ThreadPoolExecutor() as pool, closing(psycopg.connect(server.url())) as connection:
@@ -147,7 +147,7 @@ def test_killed_it_takes_those_along_that_are_too_busy_to_notice(server, monkeyp
     server.start()
 
 
-def test_paused_it_does_not_answer_and_resumed_it_does(server):
+def test_paused_server_does_not_answer_until_resumed(server):
     with ThreadPoolExecutor() as pool, closing(psycopg.connect(server.url())) as connection:
         server.pause()
         old, new = pool.submit(connection.execute, "SELECT 1"), pool.submit(ask, server.url())
@@ -158,7 +158,7 @@ def test_paused_it_does_not_answer_and_resumed_it_does(server):
         assert (old.result(timeout=5).fetchone(), new.result(timeout=5)) == ((1,), 1)
 
 
-def test_it_takes_another_port_if_the_first_is_taken(server, monkeypatch):
+def test_server_takes_another_port_if_the_first_is_in_use(server, monkeypatch):
     server.stop()
     server._port = None  # as if it had never been started
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
@@ -169,7 +169,7 @@ def test_it_takes_another_port_if_the_first_is_taken(server, monkeypatch):
         assert ask(server.url()) == 1
 
 
-def test_what_keeps_it_from_starting_is_told(server):
+def test_failed_start_raises_the_error_of_the_server(server):
     settings = server._cluster / "postgresql.conf"
     before = settings.read_text()
     server.stop()
@@ -180,7 +180,7 @@ def test_what_keeps_it_from_starting_is_told(server):
     server.start()
 
 
-def test_it_ends_when_whoever_started_it_is_killed(server):
+def test_server_ends_when_its_starter_is_killed(server):
     server.stop()
     with subprocess.Popen(
         [sys.executable, "-c", STARTS_AND_WAITS, server.folder],
@@ -192,7 +192,7 @@ def test_it_ends_when_whoever_started_it_is_killed(server):
     assert postgres._wait_for(lambda: gone(pid), 10)
 
 
-def test_it_can_be_started_again_if_someone_else_ended_it(server):
+def test_server_restarts_after_an_external_kill(server):
     before = write(server.url())
     os.kill(server.postmaster_pid, signal.SIGKILL)
     assert postgres._wait_for(lambda: gone(server.postmaster_pid), 10)
@@ -200,19 +200,19 @@ def test_it_can_be_started_again_if_someone_else_ended_it(server):
     assert read(server.url()) == before
 
 
-def test_there_is_one_that_is_shared():
+def test_shared_server_is_one_instance():
     assert shared_server() is shared_server()
     assert ask(shared_server().new_database()) == 1
 
 
-def test_binaries_that_are_not_there_are_missed_by_name(monkeypatch, tmp_path):
+def test_missing_binaries_are_reported_with_the_variable(monkeypatch, tmp_path):
     monkeypatch.setenv("PG_BINDIR", str(tmp_path))
     with pytest.raises(RuntimeError, match="PG_BINDIR"):
         find_binaries()
 
 
 @only_as_root
-def test_root_drops_to_nobody(server):
+def test_server_of_root_runs_as_user_nobody(server):
     nobody = pwd.getpwnam("nobody").pw_uid
     pids = [server.postmaster_pid, *(each.pid for each in server._others())]
     assert len(pids) > 3
@@ -220,7 +220,7 @@ def test_root_drops_to_nobody(server):
 
 
 @only_as_root
-def test_root_copies_binaries_that_nobody_cannot_reach(monkeypatch, tmp_path):
+def test_binaries_unreadable_for_user_nobody_are_copied(monkeypatch, tmp_path):
     monkeypatch.delenv("PG_BINDIR", raising=False)
     binaries = find_binaries() or pytest.skip("there is no wheel here")
     package = binaries.parents[1]
@@ -235,13 +235,13 @@ def test_root_copies_binaries_that_nobody_cannot_reach(monkeypatch, tmp_path):
 
 
 @only_as_root
-def test_a_folder_that_nobody_cannot_reach_is_refused_with_a_hint(tmp_path):
+def test_folder_unreadable_for_user_nobody_is_refused_with_a_hint(tmp_path):
     tmp_path.chmod(0o700)
     with pytest.raises(RuntimeError, match="new_folder"), Server(tmp_path / "cluster"):
         pass
 
 
-def test_leaving_it_removes_its_folder_even_if_it_was_killed(server):
+def test_leaving_a_killed_server_removes_its_folder(server):
     server.stop()
     with Server(server.folder) as same:
         same.kill()

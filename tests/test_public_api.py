@@ -1,4 +1,4 @@
-"""The names a user may rely on: adding or taking one away is a decision, and shows here."""
+"""The public names: adding or removing one must change this test."""
 
 import doctest
 import subprocess
@@ -7,7 +7,7 @@ import sys
 import onbeat
 
 
-def test_these_are_the_exported_names():
+def test_exported_names_are_a_fixed_list():
     assert sorted(onbeat.__all__) == [
         "InvalidSchedule",
         "Onbeat",
@@ -23,18 +23,18 @@ def test_these_are_the_exported_names():
     assert len(onbeat.__all__) <= 12
 
 
-def test_every_exported_name_can_be_had():
+def test_every_exported_name_can_be_imported():
     for name in onbeat.__all__:
         assert getattr(onbeat, name) is not None
     assert not hasattr(onbeat, "corn")
 
 
-def test_the_example_in_the_docstring_is_true():
+def test_example_in_the_docstring_passes():
     assert doctest.testmod(onbeat).failed == 0
     assert doctest.testmod(onbeat).attempted > 0
 
 
-def test_importing_onbeat_alone_loads_nothing_else_of_it():
+def test_import_of_onbeat_loads_no_submodule():
     code = "import sys, onbeat; print([m for m in sys.modules if m.startswith('onbeat.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

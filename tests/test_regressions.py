@@ -1,4 +1,4 @@
-"""Failures of the systems Onbeat grew out of, each by the sentence that says it must not come back."""
+"""Regressions of the origins that must not come back, each with its sentence."""
 
 import asyncio
 from datetime import UTC, datetime, time, timedelta
@@ -72,7 +72,7 @@ def test_new_york_0230_runs_once_on_2026_03_08():
 
 
 class Beat:
-    """A scheduler in memory, on a clock that is turned by hand, with targets that are recorded."""
+    """A scheduler in memory, on a manual clock, with recorded targets."""
 
     def __init__(self, outcome=Succeeded(), path=None):  # noqa: B008 - it is frozen
         self.clock = ManualClock("2026-01-01T12:00:00Z")

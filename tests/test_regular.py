@@ -1,4 +1,4 @@
-"""Paths in definitions and settings: a device, a pipe, a socket or a folder is refused at once."""
+"""Paths in definitions and settings: devices, pipes, sockets and folders are refused."""
 
 import os
 import socket
@@ -48,12 +48,12 @@ def odd(kind, tmp_path):
     return make(kind, tmp_path / "odd.json")
 
 
-def test_what_is_not_a_regular_file_is_not_read(odd):
+def test_only_regular_files_are_read(odd):
     with pytest.raises(OSError, match=r"regular file|such device|directory"):
         read_regular(odd)
 
 
-def test_a_file_is_read_up_to_what_is_allowed_and_no_further(tmp_path):
+def test_file_over_the_size_limit_is_refused(tmp_path):
     with (tmp_path / "large").open("wb") as file:
         file.truncate(2**40)  # it takes no room
     with pytest.raises(OSError, match="too large: 1 KiB at most"):
@@ -63,12 +63,12 @@ def test_a_file_is_read_up_to_what_is_allowed_and_no_further(tmp_path):
 
 
 @pytest.mark.parametrize("read", [read_text, ics_items, read_definitions, read_fields])
-def test_sources_refuse_it(read, odd):
+def test_definition_file_that_is_not_regular_is_refused(read, odd):
     with pytest.raises((InvalidSchedule, InvalidFile), match="cannot be read"):
         read(odd)
 
 
-def test_the_exclude_of_a_definition_refuses_it(kind, tmp_path):
+def test_ics_file_that_is_not_regular_is_refused(kind, tmp_path):
     make(kind, tmp_path / "holidays.ics")
     text = "calendars: {h: {ics: holidays.ics}}\nschedules: {a: {every: 1h, run: {command: [a]}, exclude: h}}"
     (tmp_path / "onbeat.yaml").write_text(text)
@@ -76,13 +76,13 @@ def test_the_exclude_of_a_definition_refuses_it(kind, tmp_path):
         read_file(tmp_path / "onbeat.yaml", lambda _: None)
 
 
-def test_a_secret_is_none(kind, tmp_path):
+def test_secret_file_that_is_not_regular_is_refused(kind, tmp_path):
     make(kind, tmp_path / "password")
     with pytest.raises(InvalidSchedule, match="no secret password"):
         read_secret(str(tmp_path), "password")
 
 
-def test_exposes_refuse_it(kind, tmp_path):
+def test_exposes_file_that_is_not_regular_is_refused(kind, tmp_path):
     if kind != "folder":
         with pytest.raises(InvalidSchedule, match="regular file"):
             Exposes(make(kind, tmp_path / "expose.db")).read()
@@ -92,14 +92,14 @@ def test_exposes_refuse_it(kind, tmp_path):
     assert isinstance(found, InvalidSchedule)
 
 
-def test_the_files_of_a_session_are_corrupt(kind, tmp_path):
+def test_session_file_that_is_not_regular_is_corrupt(kind, tmp_path):
     (tmp_path / "standup").mkdir()
     make(kind, tmp_path / "standup" / "definition.json")
     found = Files(tmp_path).read("standup")
     assert isinstance(found.definition, Corrupt)
 
 
-def test_the_state_file_of_timers_is_left_alone(odd):
+def test_state_file_that_is_not_regular_is_left_unchanged(odd):
     state = StateFile(odd)
     assert state.load() == {}
     assert state.is_unread
@@ -107,19 +107,19 @@ def test_the_state_file_of_timers_is_left_alone(odd):
     assert not odd.is_file()
 
 
-def test_settings_refuse_it(odd):
+def test_settings_file_that_is_not_regular_is_refused(odd):
     with pytest.raises(InvalidSettings, match="cannot be read"):
         Settings.load(environment={}, file=odd, folder=odd.parent)
 
 
-def test_the_key_of_json_web_tokens_refuses_it(odd):
+def test_jwt_key_file_that_is_not_regular_is_refused(odd):
     given = {"jwt_issuer": "i", "jwt_audience": "a", "jwt_algorithm": "HS256"}
     with pytest.raises(InvalidSettings, match="cannot be read"):
         Jwt(Settings(jwt_key=str(odd), **given), ManualClock())
 
 
 @pytest.mark.parametrize("name", ["tls_cert", "tls_key", "tls_client_ca"])
-def test_tls_refuses_it(name, kind, odd, tmp_path):
+def test_tls_file_that_is_not_regular_is_refused(name, kind, odd, tmp_path):
     if kind in {"device", "endless device"} and name == "tls_key":
         pytest.skip("everybody may read a device, for which it is refused before")
     odd.chmod(0o700 if kind == "folder" else 0o600) if "device" not in kind else None

@@ -1,4 +1,4 @@
-"""Settings come from three places, the later one wins, and each is read strictly."""
+"""Settings are read strictly from three places, of which the later one wins."""
 
 import ast
 import pickle
@@ -163,13 +163,13 @@ def in_toml(name, text):
 # Places and their order
 
 
-def test_with_nothing_said_everything_has_its_default(load):
+def test_settings_have_defaults(load):
     assert load() == Settings()
 
 
 @pytest.mark.parametrize("places", SUBSETS, ids="-".join)
 @pytest.mark.parametrize("name", NAMES)
-def test_of_those_that_speak_the_last_place_wins(load, name, places):
+def test_last_place_that_has_a_setting_wins(load, name, places):
     said = dict(zip(PLACES, cycle(SAMPLES[name]), strict=False))
     found = load(
         in_toml(name, said["file"]) if "file" in places else None,
@@ -182,7 +182,7 @@ def test_of_those_that_speak_the_last_place_wins(load, name, places):
     assert all(getattr(found, other) == getattr(Settings(), other) for other in untouched)
 
 
-def test_what_begins_with_the_name_of_a_system_can_stand_in_its_table(load, refusal):
+def test_setting_of_a_system_may_be_in_its_table(load, refusal):
     found = load('[sessions]\nurl = "http://a:1"\nmost = 5\n[workflows]\nfeedback = true\n')
     assert (found.sessions_url, found.sessions_most) == ("http://a:1", 5)
     assert found.workflows_feedback
@@ -207,7 +207,7 @@ def test_what_begins_with_the_name_of_a_system_can_stand_in_its_table(load, refu
         ("listn = 5", "listn: unknown setting (did you mean 'listen'?)"),
     ],
 )
-def test_what_is_in_a_wrong_table_is_refused_with_where_it_belongs(refusal, toml, told):
+def test_setting_in_a_wrong_table_is_refused_with_the_right_place(refusal, toml, told):
     assert refusal(toml) == f"onbeat.toml: {told}"
 
 
@@ -221,7 +221,7 @@ THEIRS = {
 }
 
 
-def test_settings_of_workflows_are_read_by_the_names_they_have_elsewhere(load):
+def test_workflow_settings_are_read_by_the_names_of_the_origin(load):
     found = load(ONBEAT_WORKFLOWS_EXECUTOR="http://a:1", **THEIRS)
     assert (found.lookahead, found.catchup_per_second) == (30_000, 7)
     assert (found.workflows_overlap_policy, found.workflows_catchup_policy) == ("queue", "spread")
@@ -230,13 +230,11 @@ def test_settings_of_workflows_are_read_by_the_names_they_have_elsewhere(load):
     assert ours.workflows_jitter_ms == 9  # ours wins
 
 
-def test_the_names_that_others_use_mean_nothing_where_there_are_no_workflows(load):
+def test_names_of_the_origin_are_ignored_without_workflows(load):
     assert load(**THEIRS) == Settings()
 
 
-def test_the_names_that_others_use_count_in_a_program_that_runs_workflows_itself(
-    tmp_path, monkeypatch
-):
+def test_names_of_the_origin_apply_in_a_program_with_an_executor(tmp_path, monkeypatch):
     found = Settings.load(environment=THEIRS, folder=tmp_path, for_workflows=True)
     assert (found.lookahead, found.workflows_overlap_policy) == (30_000, "queue")
     monkeypatch.chdir(tmp_path)
@@ -251,7 +249,7 @@ def test_the_names_that_others_use_count_in_a_program_that_runs_workflows_itself
     assert given._settings.lookahead == 60_000
 
 
-def test_the_environment_wins_over_the_file_also_by_the_names_of_others_and_ours_over_theirs(load):
+def test_environment_wins_over_the_file_and_own_names_over_those_of_the_origin(load):
     toml = 'lookahead = "10s"\n[workflows]\noverlap_policy = "allow"\n'
     found = load(toml, **THEIRS)
     assert (found.lookahead, found.workflows_overlap_policy) == (30_000, "queue")
@@ -262,24 +260,24 @@ def test_the_environment_wins_over_the_file_also_by_the_names_of_others_and_ours
     ("plain", "table"),
     [("workflows_executor", "[workflows]\nexecutor"), ("sessions_url", "[sessions]\nurl")],
 )
-def test_a_setting_that_stands_beside_its_table_as_well_is_refused(refusal, plain, table):
+def test_setting_given_with_and_without_its_table_is_refused(refusal, plain, table):
     told = refusal(f'{plain} = "http://a"\n{table} = "http://b"\n')
     assert told.startswith(f"onbeat.toml: {plain}: it is set twice (")
 
 
 @pytest.mark.parametrize("name", THEIRS)
-def test_a_wrong_value_under_another_s_name_is_refused(refusal, name):
+def test_invalid_value_under_a_name_of_the_origin_is_refused(refusal, name):
     told = refusal(ONBEAT_WORKFLOWS_EXECUTOR="http://a:1", **{name: "x"})
     assert told.startswith(f"{name}: 'x' is ")
 
 
-def test_places_add_up_when_they_speak_of_different_settings(load):
+def test_different_settings_of_several_places_are_combined(load):
     found = load("concurrency = 3", flags={"log_level": "debug"}, ONBEAT_LEASE="9s")
     assert found == Settings(concurrency=3, lease=9_000, log_level="debug")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_value_has_the_type_of_its_field_wherever_it_comes_from(load, name):
+def test_value_has_the_type_of_its_field_from_every_place(load, name):
     text = list(SAMPLES[name])[1]
     found = [load(flags={name: text}), load(**{env(name): text}), load(in_toml(name, text))]
     default = getattr(Settings(), name)
@@ -287,12 +285,12 @@ def test_a_value_has_the_type_of_its_field_wherever_it_comes_from(load, name):
     assert found[0] == found[1] == found[2]
 
 
-def test_a_flag_may_be_a_value_instead_of_a_text(load):
+def test_flag_may_be_a_python_value(load):
     flags = {"concurrency": 5, "lease": timedelta(seconds=7), "pass_env": ("A", "B", "A")}
     assert load(flags=flags) == Settings(concurrency=5, lease=7_000, pass_env=("A", "B"))
 
 
-def test_what_a_later_place_would_outvote_is_still_refused(refusal):
+def test_invalid_value_is_refused_even_if_overridden(refusal):
     assert refusal("concurrency = 0", flags={"concurrency": 5}).startswith("onbeat.toml: ")
     assert refusal("", flags={"lease": "5s"}, ONBEAT_LEASE="soon").startswith("ONBEAT_LEASE: ")
 
@@ -300,7 +298,7 @@ def test_what_a_later_place_would_outvote_is_still_refused(refusal):
 # The file
 
 
-def test_a_named_file_is_read_instead_of_the_one_in_the_folder(load, tmp_path):
+def test_named_file_is_read_instead_of_the_default_one(load, tmp_path):
     (tmp_path / "named.toml").write_text("concurrency = 2")
     (tmp_path / "other.toml").write_text("concurrency = 3")
     by_flag = load("lease = '9s'", file=tmp_path / "named.toml", ONBEAT_CONFIG="nowhere.toml")
@@ -309,13 +307,13 @@ def test_a_named_file_is_read_instead_of_the_one_in_the_folder(load, tmp_path):
     assert by_environment == Settings(concurrency=3)
 
 
-def test_the_name_of_a_file_starts_at_the_folder(load, tmp_path):
+def test_file_name_is_relative_to_the_folder(load, tmp_path):
     (tmp_path / "named.toml").write_text("concurrency = 2")
     assert load(file=Path("named.toml")) == Settings(concurrency=2)
     assert load(ONBEAT_CONFIG="named.toml") == Settings(concurrency=2)
 
 
-def test_the_folder_may_be_relative(tmp_path, monkeypatch):
+def test_folder_of_settings_may_be_relative(tmp_path, monkeypatch):
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "onbeat.toml").write_text("concurrency = 2")
     monkeypatch.chdir(tmp_path)
@@ -325,11 +323,11 @@ def test_the_folder_may_be_relative(tmp_path, monkeypatch):
         Settings.load(environment={}, folder=Path("etc"))
 
 
-def test_an_empty_file_says_nothing(load):
+def test_empty_settings_file_changes_nothing(load):
     assert load("# nothing yet\n") == Settings()
 
 
-def test_a_named_file_has_to_be_there(refusal):
+def test_missing_named_file_is_refused(refusal):
     missing = "nowhere.toml: it cannot be read: No such file or directory"
     assert refusal(file=Path("nowhere.toml")) == f"{missing} (a TOML file that can be read)"
     assert refusal(ONBEAT_CONFIG="nowhere.toml") == f"{missing} (ONBEAT_CONFIG names it)"
@@ -339,14 +337,14 @@ def test_a_named_file_has_to_be_there(refusal):
     )
 
 
-def test_a_folder_is_not_a_file(refusal, tmp_path):
+def test_folder_as_a_settings_file_is_refused(refusal, tmp_path):
     (tmp_path / "onbeat.toml").mkdir()
     told = "onbeat.toml: it cannot be read: Is a directory"
     assert refusal() == f"{told} (a TOML file that can be read)"
     assert refusal(ONBEAT_CONFIG="onbeat.toml") == f"{told} (ONBEAT_CONFIG names it)"
 
 
-def test_a_file_that_is_there_but_cannot_be_read_is_refused(refusal, tmp_path):
+def test_unreadable_settings_file_is_refused(refusal, tmp_path):
     file = tmp_path / "onbeat.toml"
     file.symlink_to("onbeat.toml")
     assert refusal().startswith("onbeat.toml: it cannot be read: Too many levels of symbolic links")
@@ -355,7 +353,7 @@ def test_a_file_that_is_there_but_cannot_be_read_is_refused(refusal, tmp_path):
     assert refusal().startswith("onbeat.toml: it cannot be read: No such file or directory")
 
 
-def test_a_file_that_is_not_toml_is_refused_with_the_line(refusal):
+def test_invalid_toml_is_refused_with_the_line(refusal):
     hint = 'such as concurrency = 64 or lease = "5s"'
     told = refusal("concurrency = 64\nlease = soon\n")
     assert told == f"onbeat.toml: it is not TOML: Invalid value (at line 2, column 9) ({hint})"
@@ -363,19 +361,19 @@ def test_a_file_that_is_not_toml_is_refused_with_the_line(refusal):
         assert refusal(text).startswith("onbeat.toml: it is not TOML: ")
 
 
-def test_a_file_in_another_encoding_is_refused(refusal, tmp_path):
+def test_settings_file_in_another_encoding_is_refused(refusal, tmp_path):
     (tmp_path / "onbeat.toml").write_bytes('output = "Ausgänge"'.encode("latin-1"))
     assert refusal() == "onbeat.toml: it is not in UTF-8 (save it in UTF-8)"
 
 
-def test_a_name_that_no_file_can_have_is_refused(refusal):
+def test_impossible_file_name_is_refused(refusal):
     assert "it is not a file name" in refusal(file=Path("a\0b"))
 
 
 # Names
 
 
-def test_a_name_in_the_file_that_no_setting_has_is_refused(refusal):
+def test_unknown_setting_in_the_file_is_refused(refusal):
     known = ", ".join(sorted([*NAMES, "notify"]))
     no = "unknown setting"
     assert (
@@ -397,18 +395,18 @@ def test_a_name_in_the_file_that_no_setting_has_is_refused(refusal):
         ("ONBEAT_CONFG", "ONBEAT_CONFIG"),
     ],
 )
-def test_a_variable_that_is_nearly_a_setting_is_refused(refusal, variable, near):
+def test_misspelt_variable_is_refused_with_a_suggestion(refusal, variable, near):
     told = f"{variable}: unknown setting (did you mean '{near}'?)"
     assert refusal(**{variable: "1"}) == told
 
 
-def test_a_variable_that_is_like_no_setting_is_told_all_there_are(refusal):
+def test_unknown_variable_is_refused_with_all_known_names(refusal):
     known = ", ".join(sorted([*map(env, NAMES), "ONBEAT_CONFIG"]))
     assert refusal(ONBEAT_XYZ="1") == f"ONBEAT_XYZ: unknown setting (known: {known})"
     assert refusal(ONBEAT_="1").startswith("ONBEAT_: unknown setting (known: ")
 
 
-def test_what_onbeat_hands_to_its_children_and_what_is_not_its_own_is_left_alone(load):
+def test_variables_of_commands_and_of_other_programs_are_ignored(load):
     assert {
         f"ONBEAT_{name}"
         for name in (
@@ -420,7 +418,7 @@ def test_what_onbeat_hands_to_its_children_and_what_is_not_its_own_is_left_alone
     assert load(**dict.fromkeys([*SET_FOR_COMMANDS, *others], "x")) == Settings()
 
 
-def test_a_flag_that_no_setting_has_is_refused_even_if_it_was_not_given(refusal):
+def test_unknown_flag_is_refused_even_without_a_value(refusal):
     told = "--stop-grce: unknown setting (did you mean 'stop_grace'?)"
     assert refusal(flags={"stop_grce": "5s"}) == told
     assert refusal(flags={"stop_grce": None}) == told
@@ -454,10 +452,13 @@ def test_a_flag_that_no_setting_has_is_refused_even_if_it_was_not_given(refusal)
             "log_format: ['text'] is not a valid value (did you mean 'text'?)",
         ),
         ('pass_env = "HOME"', """pass_env: 'HOME' is not a list (such as ["HOME", "LANG"])"""),
-        ("pass_env = [1]", "pass_env: 1 is not the name of an environment variable (names only, such as HOME)"),
+        (
+            "pass_env = [1]",
+            "pass_env: 1 is not the name of an environment variable (names only, such as HOME)",
+        ),
     ],
 )
-def test_a_value_of_the_wrong_type_in_the_file_is_refused(refusal, line, told):
+def test_value_of_the_wrong_type_in_the_file_is_refused(refusal, line, told):
     assert refusal(line) == f"onbeat.toml: {told}"
 
 
@@ -488,9 +489,21 @@ def test_a_value_of_the_wrong_type_in_the_file_is_refused(refusal, line, told):
         ("log_level", "debu", "'debu' is not a valid value (did you mean 'debug'?)"),
         ("log_level", "INFO", "'INFO' is not a valid value (known: debug, error, info, warning)"),
         ("log_format", "yaml", "'yaml' is not a valid value (known: auto, json, text)"),
-        ("pass_env", "A,,B", "'' is not the name of an environment variable (names only, such as HOME)"),
-        ("pass_env", "$A", "'$A' is not the name of an environment variable (names only, such as HOME)"),
-        ("pass_env", "A B", "'A B' is not the name of an environment variable (names only, such as HOME)"),
+        (
+            "pass_env",
+            "A,,B",
+            "'' is not the name of an environment variable (names only, such as HOME)",
+        ),
+        (
+            "pass_env",
+            "$A",
+            "'$A' is not the name of an environment variable (names only, such as HOME)",
+        ),
+        (
+            "pass_env",
+            "A B",
+            "'A B' is not the name of an environment variable (names only, such as HOME)",
+        ),
         ("pass_env", "A=secret", "'A' includes a value (names only, such as HOME)"),
         ("listen", "8585", f"'8585' is not an address with a port ({LISTEN})"),
         ("listen", "example.com:80", f"'example.com:80' is not an address with a port ({LISTEN})"),
@@ -548,7 +561,7 @@ def test_a_value_of_the_wrong_type_in_the_file_is_refused(refusal, line, told):
         ),
     ],
 )
-def test_a_text_that_does_not_fit_is_refused_by_the_name_of_its_place(refusal, name, text, told):
+def test_invalid_text_is_refused_with_the_variable_or_flag(refusal, name, text, told):
     assert refusal(**{env(name): text}) == f"{env(name)}: {told}"
     assert refusal(flags={name: text}) == f"--{name.replace('_', '-')}: {told}"
 
@@ -570,24 +583,24 @@ def test_a_text_that_does_not_fit_is_refused_by_the_name_of_its_place(refusal, n
         ("sqlite:///:memory:", "the URL does not name a file"),
     ],
 )
-def test_an_address_that_is_no_sqlite_file_is_refused(refusal, database, told):
+def test_invalid_database_address_is_refused(refusal, database, told):
     assert refusal(ONBEAT_DATABASE=database) == f"ONBEAT_DATABASE: {told} ({FORMS})"
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
-def test_an_address_may_be_postgresql_s(load, scheme):
+def test_database_address_may_be_postgresql(load, scheme):
     found = load(ONBEAT_DATABASE=f"{scheme}://ada:s3cret@db.example:6432/onbeat?sslmode=require")
     assert (found.is_postgres, found.is_in_memory, found.database_path) == (True, False, None)
     assert found.database_shown == f"{scheme}://db.example:6432/onbeat"
     assert found.output_folder == Path("onbeat.output")
 
 
-def test_an_address_names_no_driver(refusal):
+def test_database_address_with_a_driver_is_refused(refusal):
     told = refusal(flags={"database": "postgresql+psycopg://host/onbeat"})
     assert told == "--database: the URL must not name a driver (write postgresql://user@host/name)"
 
 
-def test_a_node_may_have_one_role_alone(load):
+def test_node_may_have_a_single_role(load):
     assert load(ONBEAT_ROLES="plan").roles == ("plan",)
     assert load().roles == ("plan", "run", "api")
 
@@ -596,7 +609,7 @@ def test_a_node_may_have_one_role_alone(load):
     ("roles", "told"),
     [("", "[] is not a list of roles"), ("plan,walk", "'walk' is not a role")],
 )
-def test_other_roles_are_refused(refusal, roles, told):
+def test_invalid_roles_are_refused(refusal, roles, told):
     assert told in refusal(ONBEAT_ROLES=roles)
 
 
@@ -604,7 +617,7 @@ def test_other_roles_are_refused(refusal, roles, told):
     "address",
     ["postgresql+x://u:s3cret@h/d", "mysql://u:s3cret@h/d", "u:s3cret@h", "sqlite://s3cret@h"],
 )
-def test_an_error_quotes_no_password(refusal, address):
+def test_errors_of_settings_never_quote_a_password(refusal, address):
     assert "s3cret" not in refusal(ONBEAT_DATABASE=address)
 
 
@@ -619,14 +632,14 @@ def test_an_error_quotes_no_password(refusal, address):
         ("sqlite:////var/lib/beat", "/var/lib/beat", "/var/lib/beat.output"),
     ],
 )
-def test_what_runs_print_is_beside_the_database(load, database, path, output):
+def test_output_folder_is_beside_the_database(load, database, path, output):
     found = load(ONBEAT_DATABASE=database)
     assert found.database_path == Path(path)
     assert found.output_folder == Path(output)
     assert load(ONBEAT_DATABASE=database, ONBEAT_OUTPUT="said").output_folder == Path("said")
 
 
-def test_a_database_in_memory_has_no_path_and_nothing_beside_it(load):
+def test_database_in_memory_has_no_path_and_no_output_folder(load):
     found = load(ONBEAT_DATABASE="sqlite://")
     assert found.database_path is None
     assert found.output_folder is None
@@ -643,7 +656,7 @@ def test_a_database_in_memory_has_no_path_and_nothing_beside_it(load):
         ({"public_url": "https://c.example/x"}, "https://c.example/x"),
     ],
 )  # fmt: skip
-def test_links_name_where_others_find_the_api(given, url):
+def test_api_url_is_the_public_url_or_the_listen_address(given, url):
     assert Settings(**given).api_url == url
 
 
@@ -652,17 +665,17 @@ def test_links_name_where_others_find_the_api(given, url):
     [("127.0.0.1:1", False), ("127.9.9.9:1", False), ("[::1]:1", False), ("localhost:1", False),
      ("0.0.0.0:1", True), ("[::]:1", True), ("10.0.0.1:1", True), ("[::ffff:10.0.0.1]:1", True)],
 )  # fmt: skip
-def test_what_others_can_reach_is_exposed(listen, is_exposed):
+def test_address_reachable_from_other_machines_is_exposed(listen, is_exposed):
     assert Settings(listen=listen).is_exposed is is_exposed
 
 
-def test_settings_cannot_be_changed_once_they_are_read():
+def test_settings_are_immutable():
     with pytest.raises(FrozenInstanceError):
         Settings().lease = 1
     assert not hasattr(Settings(), "__dict__")
 
 
-def test_the_error_is_one_of_ours_and_survives_a_pickle():
+def test_invalid_settings_is_an_onbeat_error_and_can_be_pickled():
     error = InvalidSettings("a", "b", hint="c")
     again = pickle.loads(pickle.dumps(error))
     assert isinstance(error, OnbeatError)
@@ -670,7 +683,7 @@ def test_the_error_is_one_of_ours_and_survives_a_pickle():
     assert str(InvalidSettings("", "b")) == "b"
 
 
-def test_nothing_in_the_module_reads_the_environment_or_a_clock():
+def test_settings_module_reads_no_environment_and_no_clock():
     tree = ast.parse(Path(module.__file__).read_text())
     imported = {
         alias.name if isinstance(node, ast.Import) else node.module
@@ -691,7 +704,7 @@ def rows():
     return re.findall(rf"^\|{cell}\|{cell}\|{cell}\| (.+) \|$", PAGE, re.MULTILINE)
 
 
-def test_the_table_has_exactly_the_settings_with_their_defaults():
+def test_settings_table_of_the_page_has_every_setting_with_its_default():
     assert [(name, variable) for name, variable, _, _ in rows()] == [(n, env(n)) for n in NAMES]
     for name, variable, default, _ in rows():
         plain = tomllib.loads(f"x = {default}")["x"]
@@ -710,7 +723,7 @@ def test_the_table_has_exactly_the_settings_with_their_defaults():
         ("rate_limit", "0"),
     ],
 )
-def test_the_table_tells_the_bounds(refusal, name, beyond):
+def test_settings_table_of_the_page_has_the_bounds(refusal, name, beyond):
     meanings = {name: meaning for name, _, _, meaning in rows()}
     told = refusal(flags={name: beyond})
     assert meanings[name].endswith(re.search(r"out of bounds \((.*)\)$", told)[1])
@@ -725,12 +738,12 @@ def test_the_table_tells_the_bounds(refusal, name, beyond):
         ("jwt_algorithm", JwtAlgorithm),
     ],
 )
-def test_the_table_tells_the_choices(name, choices):
+def test_settings_table_of_the_page_has_the_choices(name, choices):
     meanings = {name: meaning for name, _, _, meaning in rows()}
     assert set(re.findall(r"`(\w+)`", meanings[name])) == set(get_args(choices))
 
 
-def test_the_examples_of_the_page_are_read_and_outvote_each_other_as_it_says(load):
+def test_examples_of_the_settings_page_have_the_documented_precedence(load):
     (toml,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     in_environment, in_flags = re.findall(r"^ +\$ (.*)$", PAGE, re.MULTILINE)
     environment = dict(word.split("=") for word in shlex.split(in_environment) if "=" in word)
@@ -744,5 +757,5 @@ def test_the_examples_of_the_page_are_read_and_outvote_each_other_as_it_says(loa
     assert found.database_path == Path("/var/lib/onbeat/onbeat.db")
 
 
-def test_the_error_on_the_page_is_the_one_that_is_told(refusal):
+def test_error_on_the_settings_page_is_the_actual_one(refusal):
     assert f"`{refusal('concurrncy = 1')}`" in PAGE

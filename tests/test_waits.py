@@ -1,4 +1,4 @@
-"""What waiting runs wait for is named: a peer that is away, or a node that offers what they need."""
+"""Waiting runs name what they wait for: an unreachable peer, or a node that offers their target."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ def play(tmp_path, story, **settings):
     return asyncio.run(asyncio.wait_for(whole(), 60))
 
 
-def test_a_run_that_no_node_offers_names_what_is_missing_and_the_setting(tmp_path):
+def test_waiting_run_names_the_missing_offer_and_its_setting(tmp_path):
     async def story(beat, clock):
         before = await listed(beat)
         clock.advance("1m")
@@ -57,10 +57,10 @@ def test_a_run_that_no_node_offers_names_what_is_missing_and_the_setting(tmp_pat
     assert (before, after) == ([], [(why, 1, "train")])
 
 
-def test_a_cluster_that_is_away_is_named_by_the_row_of_a_run_also_when_a_newer_tick_replaces_it(
+def test_unreachable_cluster_is_named_by_the_row_of_a_waiting_run(
     tmp_path,
 ):
-    """So that `why` can say it: Ray may be missing altogether, and then that is named."""
+    """Whether `why` names an unreachable cluster, or Ray itself if it is not installed."""
 
     async def story(beat, clock):
         clock.advance("1m")

@@ -1,6 +1,6 @@
-"""A messy week: of each of its ticks `why` says what is right, and each is in one row.
+"""A messy week: `why` explains each tick correctly, and each is in one row.
 
-What is right is worked out by `tests.week.reference`, which was written from the design alone.
+The expected answers are computed by `tests.week.reference`, written from the design alone.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ every_script = pytest.mark.parametrize("name", SCRIPTS)
 
 @dataclass(frozen=True)
 class Told:
-    """What the product says after a script, and what it should."""
+    """The answers of the product after a script, and the expected ones."""
 
     reference: Reference
     whys: dict  # by schedule and instant
@@ -43,13 +43,13 @@ class Told:
         return None if instant is None else self.reference.script.told(instant)
 
     def ticks(self):
-        """Yield each tick, what the product says of it, and what it should."""
+        """Yield each tick with the product's answer and the expected one."""
         for name, answers in self.reference.answers.items():
             for tick in sorted(answers):
                 yield name, tick, self.whys[name][tick], answers[tick]
 
     def others(self):
-        """Yield each instant asked for that is no tick, and what the product says of it."""
+        """Yield each queried instant that is not a tick, with the product's answer."""
         for name, whys in self.whys.items():
             ticks = set(self.reference.ticks(name))
             for instant in sorted(whys.keys() - ticks):
@@ -112,7 +112,7 @@ def check(wrong):
 
 
 @every_script
-def test_why_is_right_of_every_tick(name):
+def test_why_agrees_with_the_reference_for_every_tick(name):
     found = told(SCRIPTS[name])
     check([
         f"{schedule} {found.when(tick)}: {why.kind} ({why.reason}), and not {right.kind} ({right.reason}): "
@@ -123,7 +123,7 @@ def test_why_is_right_of_every_tick(name):
 
 
 @every_script
-def test_why_names_the_row_that_a_tick_is_in(name):
+def test_why_names_the_row_of_every_tick(name):
     found = told(SCRIPTS[name])
     rows = {(schedule, tick): why.run and why.run.run_at for schedule, tick, why, _ in found.ticks()}  # fmt: skip
     check([
@@ -155,7 +155,7 @@ def test_each_decided_tick_is_in_one_row_and_there_is_no_other_row(name):
 
 
 @every_script
-def test_what_was_skipped_because_of_an_overlap_names_a_run_in_its_way(name):
+def test_overlap_skip_names_a_run_in_flight(name):
     found = told(SCRIPTS[name])
     check([
         f"{schedule} {found.when(tick)}: blocked by {found.when(found.blockers.get(why.run.blocked_by))}"
@@ -165,7 +165,7 @@ def test_what_was_skipped_because_of_an_overlap_names_a_run_in_its_way(name):
 
 
 @every_script
-def test_why_knows_when_it_would_have_started_with_a_queue(name):
+def test_why_names_the_start_that_a_queue_would_have_given(name):
     found, wrong = told(SCRIPTS[name]), []
     for schedule, tick, why, right in found.ticks():
         if right.instead is not None and right.latest is None:
@@ -177,7 +177,7 @@ def test_why_knows_when_it_would_have_started_with_a_queue(name):
 
 
 @every_script
-def test_what_is_no_tick_is_said_to_be_none(name):
+def test_instant_that_is_not_a_tick_is_explained_as_such(name):
     found, wrong, asked = told(SCRIPTS[name]), [], 0
     for schedule, instant, why in found.others():
         life = found.reference.life_at(schedule, instant)
@@ -191,7 +191,7 @@ def test_what_is_no_tick_is_said_to_be_none(name):
 
 
 @every_script
-def test_why_knows_the_ticks_before_and_after(name):
+def test_why_names_the_ticks_before_and_after(name):
     found, wrong, asked = told(SCRIPTS[name]), [], 0
     for schedule, whys in found.whys.items():
         for instant, why in whys.items():
@@ -205,13 +205,13 @@ def test_why_knows_the_ticks_before_and_after(name):
 
 
 @every_script
-def test_what_is_to_come_is_said_to_be(name):
+def test_future_tick_is_explained_as_to_come(name):
     found = told(SCRIPTS[name])
     for schedule, ticks in found.reference.to_come.items():
         assert [found.whys[schedule][tick].kind for tick in ticks[:2]] == ["to_come"] * len(ticks[:2])  # fmt: skip
 
 
-def test_the_week_is_messy():
+def test_week_covers_most_reasons():
     found = told(SCRIPTS["week"])
     answers = [right for *_, right in found.ticks()]
     print(*(f"{n:5} {kind} {reason or ''}" for (kind, reason), n in Counter((a.kind, a.reason) for a in answers).most_common()), sep="\n")  # fmt: skip
@@ -229,7 +229,7 @@ def rfc3339(t):
 # -- what is not so yet
 
 
-def test_what_is_no_tick_is_said_to_be_none_inside_a_range_too():
+def test_instant_inside_a_range_that_is_not_a_tick_is_explained_as_such():
     found = told(SCRIPTS["week"])
     check([
         f"{schedule} {found.when(instant)}: {why.kind} ({why.reason}), {why.headline}"
@@ -238,7 +238,7 @@ def test_what_is_no_tick_is_said_to_be_none_inside_a_range_too():
     ])  # fmt: skip
 
 
-def test_why_knows_the_ticks_before_and_after_across_edits_and_since_it_is_there():
+def test_why_names_the_ticks_before_and_after_across_edits():
     found, wrong = told(SCRIPTS["week"]), []
     for schedule, whys in found.whys.items():
         for instant, why in whys.items():
@@ -248,7 +248,7 @@ def test_why_knows_the_ticks_before_and_after_across_edits_and_since_it_is_there
     check(wrong)
 
 
-def test_what_would_have_waited_too_long_in_a_queue_is_not_said_to_have_started():
+def test_why_names_no_queue_start_beyond_the_deadline():
     found = told(SCRIPTS["week"])
     late = [each for each in found.ticks() if each[-1].instead and each[-1].latest and each[-1].instead > each[-1].latest]  # fmt: skip
     assert late
@@ -259,7 +259,7 @@ def test_what_would_have_waited_too_long_in_a_queue_is_not_said_to_have_started(
     ])  # fmt: skip
 
 
-def test_a_pause_ends_when_it_was_to_even_if_nothing_runs_then():
+def test_pause_ends_at_its_time_while_no_node_is_up():
     found = told(OUTLASTED)
     check([
         f"{schedule} {found.when(tick)}: {why.kind} ({why.reason}), and not {right.kind} ({right.reason})"

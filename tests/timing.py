@@ -1,4 +1,4 @@
-"""How long a call takes, told so that a busy machine or a collection of garbage does not matter."""
+"""The processor time of a call, independent of a busy machine and garbage collection."""
 
 import contextlib
 import time

@@ -60,7 +60,7 @@ def on_a_file(folder, **options):
     return Driver(folder, SqliteFile(folder / "onbeat.db"), **options)
 
 
-def test_a_node_killed_at_every_point_leaves_nothing_doubled_silent_or_stuck(killed):
+def test_node_killed_at_every_point_leaves_no_run_doubled_silent_or_stuck(killed):
     driver, history = killed
     verdict = judge(history)
     assert dict(verdict.wrong) == {}
@@ -69,9 +69,7 @@ def test_a_node_killed_at_every_point_leaves_nothing_doubled_silent_or_stuck(kil
     assert verdict.attempts > 2 * KILLS
 
 
-def test_nodes_that_share_a_server_and_are_hurt_leave_nothing_doubled_silent_or_stuck(
-    tmp_path, server
-):
+def test_harmed_nodes_on_one_server_leave_no_run_doubled_silent_or_stuck(tmp_path, server):
     driver = Driver(tmp_path, PostgresDatabase(server), seed=1, calm=0.5, harms=HARMS)
     verdict = judge(driver.run(SHARED_KILLS, OFTEN_PASSED))
     assert dict(verdict.wrong) == {}
@@ -80,9 +78,7 @@ def test_nodes_that_share_a_server_and_are_hurt_leave_nothing_doubled_silent_or_
     assert verdict.attempts > SHARED_KILLS
 
 
-def test_nodes_outlive_a_server_that_is_restarted_crashed_paused_and_cuts_them_off(
-    tmp_path, server
-):
+def test_nodes_survive_a_server_that_restarts_crashes_pauses_and_disconnects(tmp_path, server):
     """`python -m tests.chaos --server-faults 60` is the long one."""
     driver = Driver(tmp_path, PostgresDatabase(server), seed=1, calm=0.5, harms=QUICK_FAULTS)
     verdict = judge(driver.endure(SERVER_FAULTS))
@@ -91,16 +87,16 @@ def test_nodes_outlive_a_server_that_is_restarted_crashed_paused_and_cuts_them_o
     assert verdict.attempts > SERVER_FAULTS
 
 
-def test_a_node_stopped_while_it_announces_runs_leaves_none_of_them_behind(tmp_path):
+def test_node_stopped_during_an_announcement_leaves_no_run_behind(tmp_path):
     assert dict(judge(on_a_file(tmp_path, seed=1).stop_at("stop")).wrong) == {}
 
 
-def test_a_node_that_cannot_record_outcomes_ends_and_launches_nothing_twice(tmp_path):
+def test_node_that_cannot_record_outcomes_exits_and_launches_no_run_twice(tmp_path):
     history = on_a_file(tmp_path, seed=1).stop_at("refuse", code=UNAVAILABLE)
     assert dict(judge(history).wrong) == {}
 
 
-def test_a_broken_node_is_found_out(tmp_path):
+def test_checker_detects_a_broken_node(tmp_path):
     def kill(way, folder, seed):
         driver = on_a_file(folder, seed=seed, broken=way, patience=PATIENCE)
         return judge(driver.run(3, WHERE.get(way, FEW))).wrong
@@ -108,7 +104,7 @@ def test_a_broken_node_is_found_out(tmp_path):
     check_each([way for way, each in WAYS.items() if not each.needs_others], kill, tmp_path)
 
 
-def test_a_broken_node_among_others_is_found_out(tmp_path, server):
+def test_checker_detects_a_broken_node_among_others(tmp_path, server):
     def kill(way, folder, seed):
         driver = Driver(
             folder, PostgresDatabase(server), seed=seed, broken=way, patience=PATIENCE, calm=0.5,
@@ -343,7 +339,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("change", CASES, ids=lambda change: change.__name__)
-def test_the_checker_finds_a_history(killed, change):
+def test_checker_detects_a_wrong_history(killed, change):
     history = deepcopy(killed[1])
     change(history)
     assert CASES[change] in judge(history).wrong

@@ -111,9 +111,7 @@ CHANGES = (
 
 @pytest.mark.parametrize("begin", [0, 300, 700])
 @pytest.mark.parametrize("changed", CHANGES, ids=lambda each: each.__name__)
-def test_no_tick_is_lost_or_doubled_by_a_change_that_stalls_before_its_event(
-    tmp_path, changed, begin
-):
+def test_change_that_stalls_before_its_event_loses_and_doubles_no_tick(tmp_path, changed, begin):
     async def life():
         database = PostgresDatabase(shared_server())
         clock = StallingClock()

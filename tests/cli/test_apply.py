@@ -1,4 +1,4 @@
-"""Definitions as code: what a file would do, that it is done, and that it is written out again."""
+"""Definitions as code: `plan`, `apply`, `export` and watched files."""
 
 import asyncio
 import json
@@ -50,14 +50,14 @@ THOUSAND = "schedules:\n" + "".join(
 
 
 def told(text):
-    """Return what was told, without the times, which are those of today."""
+    """Return the printed lines without times, which differ from day to day."""
     return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "...", text).splitlines()
 
 
 # -- plan
 
 
-def test_plan_shows_what_would_be_done_and_touches_nothing():
+def test_plan_shows_every_change_and_makes_none():
     ok("apply", write(FIRST))
     ok("pause", "standup")
     before = rows()
@@ -89,7 +89,7 @@ def test_plan_shows_what_would_be_done_and_touches_nothing():
     assert rows() == before
 
 
-def test_plan_tells_it_in_json_too():
+def test_plan_prints_changes_as_json():
     ok("apply", write(FIRST))
     write(SECOND)
     found = as_json("plan", "--prune")
@@ -108,12 +108,12 @@ def test_plan_tells_it_in_json_too():
     assert len(report["effect"]["first_lost"]) == 3
 
 
-def test_a_plan_for_a_database_that_is_not_there_creates_all_of_it_but_no_database():
+def test_plan_without_a_database_lists_all_as_new_and_creates_no_file():
     assert told(ok("plan", write(TWO)))[-1] == "2 to create"
     assert not Path("onbeat.db").exists()
 
 
-def test_plan_says_with_its_exit_code_whether_there_is_something_to_do_if_asked():
+def test_plan_with_exit_code_exits_3_if_there_are_changes():
     write(TWO)
     assert onbeat("plan", "--exit-code").exit_code == 3
     ok("apply")
@@ -138,7 +138,7 @@ def defined_a_while_ago():
     asyncio.run(define())
 
 
-def test_plan_names_what_an_edit_records_and_apply_starts_nothing_of_it():
+def test_plan_shows_the_ticks_that_an_edit_records_as_missed():
     defined_a_while_ago()
     write(YEARLY)
     lines = [line.strip() for line in ok("plan").splitlines()]
@@ -156,7 +156,7 @@ def test_plan_names_what_an_edit_records_and_apply_starts_nothing_of_it():
     assert sum(run["tick_count"] for run in found if run["reason"] == "edited") in (58, 59)
 
 
-def test_plan_names_what_keeps_waiting_and_what_would_be_moved_or_canceled():
+def test_plan_shows_waiting_runs_that_are_kept_moved_or_canceled():
     ok("apply", write(MINUTELY))
     onbeat("run", "job", "--request-id", "one")
     write(MINUTELY.replace("OLD", "NEW"))
@@ -181,7 +181,7 @@ def test_plan_names_what_keeps_waiting_and_what_would_be_moved_or_canceled():
     assert "    cancels 1 waiting run" in ok("plan", "--prune").splitlines()
 
 
-def test_a_broken_file_is_refused_by_plan_as_by_apply():
+def test_plan_refuses_a_broken_file_like_apply():
     done = onbeat("plan", write(BROKEN))
     assert (done.exit_code, done.stdout) == (4, "")
     assert done.stderr.startswith("onbeat.yaml:4: schedules.no-length.every: ")
@@ -191,7 +191,7 @@ def test_a_broken_file_is_refused_by_plan_as_by_apply():
 # -- apply
 
 
-def test_apply_removes_what_left_the_file_only_if_asked_to():
+def test_apply_removes_missing_schedules_only_with_prune():
     ok("apply", write(FIRST))
     write(SECOND)
     done = onbeat("apply")
@@ -209,7 +209,7 @@ def test_apply_removes_what_left_the_file_only_if_asked_to():
     assert names() == []
 
 
-def test_a_dry_run_is_a_plan():
+def test_apply_dry_run_equals_plan():
     ok("apply", write(FIRST))
     write(SECOND)
     before = rows()
@@ -218,7 +218,7 @@ def test_a_dry_run_is_a_plan():
     assert rows() == before
 
 
-def test_another_file_does_not_take_what_this_one_has_unless_it_is_told_to(folder):  # noqa: F811
+def test_schedules_of_another_file_are_refused_without_take_over(folder):  # noqa: F811
     ok("apply", write(TWO))
     write(TWO, "other.yaml")
     assert told(ok("plan", "other.yaml"))[1] == "    belongs to onbeat.yaml (--take-over updates it from this file)"  # fmt: skip
@@ -229,7 +229,7 @@ def test_another_file_does_not_take_what_this_one_has_unless_it_is_told_to(folde
     assert {row["source"] for row in as_json("list")} == {"other.yaml"}
 
 
-def test_a_file_beside_its_database_is_the_same_source_wherever_both_are(folder):  # noqa: F811
+def test_file_beside_its_database_stays_the_same_source_when_both_move(folder):  # noqa: F811
     (folder / "old").mkdir()
     (folder / "old" / "onbeat.yaml").write_text(TWO)
     database = "--database=sqlite:///{}/onbeat.db"
@@ -242,7 +242,7 @@ def test_a_file_beside_its_database_is_the_same_source_wherever_both_are(folder)
     assert "clean is of onbeat.yaml" in refused.stderr
 
 
-def test_a_source_with_a_name_is_the_same_wherever_its_file_is(folder):  # noqa: F811
+def test_named_source_is_independent_of_the_file_path(folder):  # noqa: F811
     ok("apply", write(TWO), "--source", "team")
     (folder / "else").mkdir()
     moved = write("schedules: {clean: {every: 1h, run: {command: [ls]}}}", "else/where.yaml")
@@ -252,7 +252,7 @@ def test_a_source_with_a_name_is_the_same_wherever_its_file_is(folder):  # noqa:
     assert [row["source"] for row in as_json("list")] == ["team"]
 
 
-def test_a_redeploy_leaves_paused_what_is_paused():
+def test_apply_keeps_a_pause():
     ok("apply", write(TWO))
     ok("pause", "report", "--note", "for now")
     ok("apply", write(TWO.replace("1h", "2h")))
@@ -260,7 +260,7 @@ def test_a_redeploy_leaves_paused_what_is_paused():
     assert (row["paused"], row["pause_note"], row["revision"]) == (True, "for now", 2)
 
 
-def test_a_thousand_schedules_are_planned_and_applied_in_a_few_seconds():
+def test_thousand_schedules_are_planned_and_applied_in_seconds():
     started = time.process_time()
     assert told(ok("plan", write(THOUSAND)))[-1] == "1000 to create"
     ok("apply")
@@ -278,7 +278,7 @@ def definitions():
     return {row["schedule_id"]: row["definition"] for row in as_json("list")}
 
 
-def test_what_is_exported_defines_the_same_in_an_empty_database(monkeypatch):
+def test_exported_file_defines_the_same_in_an_empty_database(monkeypatch):
     ok("apply", write(FIRST + "  odd: {cron: '*/5 * * * *', run: {command: ['on', '12:30']}}"))
     write("schedules: {report: {every: 1h, run: {command: [ls]}}}", "other.yaml")
     ok("apply", "other.yaml", "--take-over")
@@ -290,7 +290,7 @@ def test_what_is_exported_defines_the_same_in_an_empty_database(monkeypatch):
     assert ok("export") == text
 
 
-def test_some_schedules_or_those_of_one_source_are_exported(folder):  # noqa: F811
+def test_export_selects_by_name_or_by_source(folder):  # noqa: F811
     ok("apply", write(TWO))
     ok("apply", write("schedules: {a: {every: 1h, run: {command: [ls]}}}", "other.yaml"))
     assert list(as_json("export")["schedules"]) == ["a", "clean", "report"]
@@ -303,7 +303,7 @@ def test_some_schedules_or_those_of_one_source_are_exported(folder):  # noqa: F8
 # -- schema
 
 
-def test_schema_writes_what_a_file_and_what_a_schedule_may_hold():
+def test_schema_prints_the_json_schema_of_files_and_schedules():
     for flags, right in (
         ((), {"schedules": {"a": {"every": "1h", "run": {"command": ["ls"]}}}}),
         (("--schedule",), {"every": "1h", "run": {"command": ["ls"]}}),
@@ -343,7 +343,7 @@ def watching(*steps, wish=ApplyOptions()):  # noqa: B008 - it is a plain value
     return asyncio.run(play())
 
 
-def test_a_file_is_applied_again_when_it_changes(caplog):
+def test_watched_file_is_applied_again_after_a_change(caplog):
     caplog.set_level("INFO", "onbeat")
     write(TWO)
     assert watching(TWO.replace("1h", "2h"), None, None) == {"clean": 1, "report": 2}
@@ -352,7 +352,7 @@ def test_a_file_is_applied_again_when_it_changes(caplog):
     ]
 
 
-def test_what_vanished_from_a_watched_file_goes_on_unless_it_is_to_be_pruned(caplog):
+def test_schedule_missing_in_a_watched_file_is_kept_without_prune(caplog):
     caplog.set_level("INFO", "onbeat")
     less = "schedules: {clean: {every: 1h, run: {command: [ls]}}}"
     write(TWO)
@@ -362,7 +362,7 @@ def test_what_vanished_from_a_watched_file_goes_on_unless_it_is_to_be_pruned(cap
     assert watching(less, None, wish=ApplyOptions(prune=True)) == {"clean": 2}
 
 
-def test_a_watched_file_that_is_broken_is_told_of_in_full_and_changes_nothing(caplog):
+def test_broken_watched_file_is_logged_in_full_and_changes_nothing(caplog):
     write(TWO)
     assert watching(BROKEN, None, None, None, wish=ApplyOptions(prune=True)) == {
         "clean": 1,
@@ -378,7 +378,7 @@ def test_a_watched_file_that_is_broken_is_told_of_in_full_and_changes_nothing(ca
     assert watching(BROKEN, None, TWO.replace("1h", "2h"), None) == {"clean": 1, "report": 2}
 
 
-def test_a_watched_file_does_not_take_what_is_of_another(caplog):
+def test_watched_file_does_not_take_over_schedules_of_another_source(caplog):
     text = f"{TWO}  theirs: {{every: 2h, run: {{command: [ls]}}}}\n"
 
     async def play():
@@ -392,7 +392,7 @@ def test_a_watched_file_does_not_take_what_is_of_another(caplog):
 
 
 class Interrupted(ApplyOptions):
-    """A plan, after which somebody edits what it is about."""
+    """A plan, followed by a concurrent edit of its schedules."""
 
     async def plan(self, service, file, **horizon):
         found = await super().plan(service, file, **horizon)
@@ -400,7 +400,7 @@ class Interrupted(ApplyOptions):
         return found
 
 
-def test_a_watched_file_is_tried_again_if_somebody_was_faster(caplog):
+def test_watched_file_is_applied_again_after_a_conflict(caplog):
     file = Path(write(TWO))
 
     async def play():
@@ -411,10 +411,13 @@ def test_a_watched_file_is_tried_again_if_somebody_was_faster(caplog):
             return [(row.revision, row.is_edited) for row in await beat.service.schedules()]
 
     assert asyncio.run(play()) == [(1, False), (3, False)]
-    assert "onbeat.yaml: the changed file is not applied yet, will be retried: schedule report has revision 2" in caplog.text
+    assert (
+        "onbeat.yaml: the changed file is not applied yet, will be retried: schedule report has revision 2"
+        in caplog.text
+    )
 
 
-def test_a_node_applies_its_file_again_while_it_is_up(folder):  # noqa: F811
+def test_node_applies_its_changed_file_while_up(folder):  # noqa: F811
     write(TWO)
     with a_node(folder, "--prune", "--roles", "plan,run"):
         write("schedules: {other: {every: 1h, run: {command: [ls]}}}")
@@ -430,7 +433,7 @@ def test_a_node_applies_its_file_again_while_it_is_up(folder):  # noqa: F811
 PAGE = Path(__file__).parent.parent.parent / "docs" / "definitions.md"
 
 
-def test_the_page_shows_what_happens():
+def test_page_about_definitions_shows_the_actual_output():
     """Write each file that the page shows, and call what it shows after it."""
     blocks = re.findall(r"```(yaml|console)\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert [kind for kind, _ in blocks].count("console") == 5
@@ -447,9 +450,9 @@ def test_the_page_shows_what_happens():
                 assert told(done.stdout + done.stderr) == told(printed), called
 
 
-def test_file_is_applied_by_a_node_or_a_person_also_if_another_edits_at_that_moment():
+def test_file_is_applied_despite_a_concurrent_edit():
     class Raced:
-        """The service of a store on which somebody else is faster, once."""
+        """The service of a store that another caller edits first, once."""
 
         def __init__(self, service):
             self._service, self.tries = service, 0

@@ -1,4 +1,4 @@
-"""`onbeat audit`: who had what done."""
+"""`onbeat audit`: callers and their changes."""
 
 import getpass
 
@@ -20,7 +20,7 @@ def defined(folder):  # noqa: F811 - the fixture
     ok("pause", "report", "--note", "on holiday")
 
 
-def test_it_tells_who_had_what_done_the_latest_first():
+def test_audit_lists_caller_and_change_latest_first():
     heading, *lines = ok("audit").splitlines()
     who = f"cli:{getpass.getuser()}"
     assert heading.split() == ["WHEN", "WHO", "WHAT", "TO"]
@@ -31,7 +31,7 @@ def test_it_tells_who_had_what_done_the_latest_first():
     ]  # fmt: skip
 
 
-def test_it_can_be_of_one_schedule_in_json():
+def test_audit_of_one_schedule_is_printed_as_json():
     found = as_json("audit", "other")
     assert [(event["name"], event["fields"]["schedule_id"]) for event in found] == [
         ("schedule.created", "other")

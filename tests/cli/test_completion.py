@@ -71,11 +71,11 @@ def test_schedules_are_completed(two, verb):
     assert completed(verb, last="x") == []
 
 
-def test_a_name_is_offered_once(two):
+def test_completion_leaves_out_names_already_given(two):
     assert completed("pause", "clean") == ["report"]
 
 
-def test_names_come_from_the_database_of_the_command_line_and_the_settings(two, monkeypatch):
+def test_completion_uses_the_database_of_the_command_line_or_settings(two, monkeypatch):
     Path("onbeat.db").rename("other.db")
     assert completed("show") == []
     assert completed("show", "--database", "sqlite:///other.db") == ["clean", "report"]
@@ -83,13 +83,13 @@ def test_names_come_from_the_database_of_the_command_line_and_the_settings(two, 
     assert completed("show") == ["clean", "report"]
 
 
-def test_deleted_schedules_are_not_offered(two):
+def test_completion_leaves_out_deleted_schedules(two):
     ok("delete", "clean")
     assert completed("show") == ["report"]
 
 
 @pytest.mark.parametrize("text", ["%", "_", "re%"])
-def test_a_pattern_is_taken_literally(two, text):
+def test_completion_takes_a_pattern_literally(two, text):
     assert completed("show", last=text) == []
 
 
@@ -105,7 +105,7 @@ def test_schedules_are_completed_while_a_node_is_up():
         assert completed("show") == ["echo", "fails", "quick", "slow"]
 
 
-def test_without_a_readable_database_nothing_is_offered_and_nothing_is_said(monkeypatch):
+def test_completion_without_a_readable_database_prints_nothing(monkeypatch):
     for make in (
         lambda: None,
         lambda: Path("onbeat.db").write_bytes(b"not a database" * 100),
@@ -117,7 +117,7 @@ def test_without_a_readable_database_nothing_is_offered_and_nothing_is_said(monk
         assert (done.stdout.strip(), done.stderr) == ("", "")
 
 
-def test_completing_a_name_takes_less_than_a_second(two):
+def test_completion_of_a_name_takes_less_than_a_second(two):
     took = []
     for _ in range(3):
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""`onbeat doctor` as a person and a program call it: whatever is wrong, it goes on and says so."""
+"""`onbeat doctor` as text and as JSON: a failed check is reported, and the others still run."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def database(folder):
     return folder / "onbeat.db"
 
 
-def test_without_a_database_it_says_so_and_nothing_fails():
+def test_doctor_without_a_database_only_warns():
     found, code = told()
     assert code == 0
     assert found["database"]["level"] == "warn"
@@ -44,7 +44,7 @@ def test_without_a_database_it_says_so_and_nothing_fails():
     assert found["python"]["level"] == "ok"
 
 
-def test_with_one_every_check_has_a_line_and_those_that_warn_a_second(database):
+def test_doctor_prints_a_line_for_each_check_and_a_hint_for_warnings(database):
     done = onbeat("doctor")
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
@@ -55,7 +55,7 @@ def test_with_one_every_check_has_a_line_and_those_that_warn_a_second(database):
     assert f"{'':<22}onbeat up" in lines
 
 
-def test_json_has_what_was_found_and_what_would_be_right(database):
+def test_doctor_json_has_finding_and_hint(database):
     found, code = told()
     assert code == 0
     assert found["nodes"] == {
@@ -67,7 +67,7 @@ def test_json_has_what_was_found_and_what_would_be_right(database):
     assert found["definitions"]["found"] == "all can be planned: 1"
 
 
-def test_a_damaged_database_fails_and_the_machine_is_looked_at_all_the_same(database):
+def test_damaged_database_fails_and_other_checks_still_run(database):
     database.write_bytes(b"no database\n" * 1000)
     found, code = told()
     assert code == 1
@@ -76,7 +76,7 @@ def test_a_damaged_database_fails_and_the_machine_is_looked_at_all_the_same(data
     assert found["sqlite"]["level"] == "ok"
 
 
-def test_settings_that_are_refused_fail_and_do_not_end_it(database, monkeypatch):
+def test_invalid_settings_fail_and_other_checks_still_run(database, monkeypatch):
     monkeypatch.setenv("ONBEAT_CONCURRNCY", "3")
     found, code = told()
     assert code == 1
@@ -84,21 +84,21 @@ def test_settings_that_are_refused_fail_and_do_not_end_it(database, monkeypatch)
     assert found["settings"]["hint"] == "did you mean 'ONBEAT_CONCURRENCY'?"
 
 
-def test_the_file_of_settings_is_named(folder):
+def test_doctor_names_the_settings_file(folder):
     (folder / "onbeat.toml").write_text("concurrency = 3\n")
     (folder / "other.toml").write_text("concurrency = 3\n")
     assert told()[0]["settings"]["found"] == "read from onbeat.toml"
     assert told("--config", "other.toml")[0]["settings"]["found"] == "read from other.toml"
 
 
-def test_a_server_that_cannot_be_reached_fails(folder):
+def test_unreachable_server_fails_without_showing_its_password(folder):
     found, code = told("--database", "postgresql://me:hidden@127.0.0.1:1/onbeat")
     assert code == 1
     assert "cannot be reached" in found["database"]["found"]
     assert "hidden" not in json.dumps(found)
 
 
-def test_a_real_server_is_looked_at(postgres_url):
+def test_doctor_checks_a_real_server(postgres_url):
     found, code = told("--database", postgres_url)
     assert code == 0
     assert found["postgresql"]["level"] == found["rights"]["level"] == "ok"
@@ -107,7 +107,7 @@ def test_a_real_server_is_looked_at(postgres_url):
     assert "fsync is off" in found["server"]["found"]  # as servers of tests have it
 
 
-def test_a_quick_look_does_not_read_the_whole_file(database):
+def test_doctor_quick_skips_the_integrity_check(database):
     assert "integrity" in told()[0]
     found, code = told("--quick")
     assert ("integrity" in found, "database" in found, code) == (False, True, 0)

@@ -35,7 +35,7 @@ def test_help_fits_100_columns():
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_a_short_h_is_help(words):
+def test_short_option_h_prints_the_help(words):
     assert onbeat(*words, "-h").stdout == onbeat(*words, "--help").stdout
 
 
@@ -61,6 +61,6 @@ def parse(words):
         context = command.make_context(command.name, rest, parent=context)
 
 
-def test_a_system_is_named_in_the_help_of_its_spelling():
+def test_help_of_a_field_alias_names_its_system():
     assert "spelling of the services system" in onbeat("timers", "-h").stdout
     assert "spelling of the flows system" in onbeat("timer", "-h").stdout

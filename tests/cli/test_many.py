@@ -1,4 +1,4 @@
-"""Verbs on many schedules: output comes page by page, and is the same as if it came at once."""
+"""Verbs on many schedules: output in pages equals output in one piece."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""`onbeat next`, as a person or a program calls it."""
+"""`onbeat next`, as text and as JSON."""
 
 import json
 import re
@@ -19,7 +19,7 @@ def onbeat(*arguments):
     return CliRunner().invoke(main, ["next", *arguments])
 
 
-def test_json_has_the_ticks_the_words_and_the_notes():
+def test_next_prints_ticks_description_and_notes_as_json():
     done = onbeat("--cron", "*/5 * * * *", *AFTER, "-n", "2", "--json")
     assert done.exit_code == 0
     assert json.loads(done.stdout) == {
@@ -29,7 +29,7 @@ def test_json_has_the_ticks_the_words_and_the_notes():
     }
 
 
-def test_a_person_sees_the_words_the_local_times_and_the_nights():
+def test_next_prints_description_local_times_and_clock_changes():
     done = onbeat(
         "--cron",
         "30 2 * * *",
@@ -63,11 +63,11 @@ def test_a_person_sees_the_words_the_local_times_and_the_nights():
         (("--daily", "17:00", "--tz", "America/New_York"), "2026-01-01T22:00:00Z"),
     ],
 )
-def test_every_kind_can_be_asked_for(arguments, first):
+def test_next_accepts_every_kind_of_trigger(arguments, first):
     assert json.loads(onbeat(*arguments, *AFTER, "--json").stdout)["next"][0] == first
 
 
-def test_a_trigger_that_has_ended_says_so():
+def test_next_prints_that_a_trigger_has_ended():
     done = onbeat("--at", "2020-01-01T00:00Z", *AFTER)
     assert done.exit_code == 0
     assert "no more ticks" in done.stdout
@@ -87,7 +87,7 @@ def test_a_trigger_that_has_ended_says_so():
         (("--cron", "H * * * *"), "onbeat: cron.minute: 'H' requires a schedule id to hash (in Python pass key=)"),
     ],
 )  # fmt: skip
-def test_a_refused_text_exits_4_and_says_on_stderr_what_would_be_right(arguments, said):
+def test_invalid_trigger_exits_4_with_a_hint_on_stderr(arguments, said):
     done = onbeat(*arguments)
     assert done.exit_code == 4
     assert done.stderr.strip() == said
@@ -104,11 +104,11 @@ def test_a_refused_text_exits_4_and_says_on_stderr_what_would_be_right(arguments
         ("--bogus",),
     ],
 )
-def test_a_call_that_makes_no_sense_exits_2(arguments):
+def test_invalid_arguments_exit_2(arguments):
     assert onbeat(*arguments).exit_code == 2
 
 
-def test_a_schedule_of_a_file_can_be_asked_for(tmp_path):
+def test_next_previews_a_schedule_of_a_file(tmp_path):
     file = tmp_path / "onbeat.yaml"
     file.write_text("""
 timezone: Europe/Berlin
@@ -136,7 +136,7 @@ schedules:
     assert onbeat("-f", str(file), "backups").exit_code == 4
 
 
-def test_help_names_the_verb_and_comes_within_150_ms():
+def test_help_lists_next_within_150_ms():
     times = []
     for _ in range(5):
         began = time.perf_counter()
@@ -148,7 +148,7 @@ def test_help_names_the_verb_and_comes_within_150_ms():
     assert min(times) < 0.15
 
 
-def test_odd_bytes_on_the_command_line_are_refused_not_a_traceback():
+def test_invalid_bytes_on_the_command_line_are_refused_without_traceback():
     done = subprocess.run(
         [sys.executable, "-m", "onbeat", "next", "--cron", b"\xff * * * *"],
         capture_output=True,
@@ -158,7 +158,7 @@ def test_odd_bytes_on_the_command_line_are_refused_not_a_traceback():
     assert b"Traceback" not in done.stderr
 
 
-def test_a_file_alone_gives_a_line_for_each_schedule(tmp_path):
+def test_next_of_a_file_prints_a_line_for_each_schedule(tmp_path):
     file = tmp_path / "onbeat.yaml"
     file.write_text(
         "schedules: {often: {every: 90m}, over: {at: 2020-01-01T00:00}, tokyo: {daily: 17:00, timezone: Asia/Tokyo}}"
@@ -177,14 +177,14 @@ def test_a_file_alone_gives_a_line_for_each_schedule(tmp_path):
     }
 
 
-def test_the_example_file_is_understood():
+def test_next_reads_the_example_file():
     done = onbeat("-f", "examples/onbeat.yaml", *AFTER)
     assert done.exit_code == 0
     *lines, zone = done.stdout.splitlines()
     assert (len(lines), zone) == (11, "times in Europe/Berlin")
 
 
-def test_a_trigger_that_waits_for_runs_says_so(tmp_path):
+def test_next_prints_that_a_trigger_waits_for_other_runs(tmp_path):
     file = tmp_path / "onbeat.yaml"
     file.write_text("schedules: {next-step: {after: {success: 30m}}, first: {startup: 30s}}")
     lines = onbeat("-f", str(file), *AFTER).stdout.splitlines()
@@ -193,7 +193,7 @@ def test_a_trigger_that_waits_for_runs_says_so(tmp_path):
     assert "waits for other runs" in onbeat("-f", str(file), "next-step").stdout
 
 
-def test_a_schedule_that_is_started_by_hand_says_so(tmp_path):
+def test_next_prints_that_a_schedule_is_started_manually(tmp_path):
     file = tmp_path / "onbeat.yaml"
     file.write_text("schedules: {rebuild: {manual: true}}")
     told = onbeat("-f", str(file), *AFTER).stdout
@@ -205,7 +205,7 @@ def test_a_schedule_that_is_started_by_hand_says_so(tmp_path):
     assert "started manually" in onbeat("-f", str(file), "rebuild").stdout
 
 
-def test_a_start_beside_a_cron_is_shown(tmp_path):
+def test_next_shows_a_startup_tick_beside_a_cron(tmp_path):
     file = tmp_path / "onbeat.yaml"
     file.write_text('schedules: {both: {any: [{startup: 30s}, {cron: "0 9 * * *"}]}}')
     told = json.loads(onbeat("-f", str(file), "both", *AFTER, "-n", "2", "--json").stdout)
@@ -214,18 +214,18 @@ def test_a_start_beside_a_cron_is_shown(tmp_path):
     assert "00:00:30" in onbeat("-f", str(file), *AFTER).stdout
 
 
-def test_after_may_be_local_when_the_zone_is_given():
+def test_next_after_accepts_a_local_time_with_a_zone():
     local = ("--after", "2026-01-01T01:00", "--tz", "Europe/Berlin", "-n", "1", "--json")
     assert json.loads(onbeat("--cron", "0 * * * *", *local).stdout)["next"] == [
         "2026-01-01T01:00:00Z"
     ]
 
 
-def test_the_version_is_told():
+def test_version_is_printed():
     assert CliRunner().invoke(main, ["--version"]).stdout == f"onbeat {__version__}\n"
 
 
-def test_a_schedule_that_is_refused_does_not_hide_the_others(tmp_path):
+def test_invalid_schedule_of_a_file_does_not_hide_the_others(tmp_path):
     file = tmp_path / "onbeat.yaml"
     file.write_text(
         "schedules: {bad: {cron: 61 * * * *}, good: {every: 90m}, worse: {daily: 25:00}}"
@@ -240,5 +240,5 @@ def test_a_schedule_that_is_refused_does_not_hide_the_others(tmp_path):
     assert list(json.loads(onbeat("-f", str(file), "--json").stdout)) == ["good"]
 
 
-def test_an_empty_zone_is_no_zone():
+def test_empty_zone_is_refused():
     assert onbeat("--cron", "* * * * *", "--tz", "").exit_code == 4

@@ -1,4 +1,4 @@
-"""`onbeat notify`: who is told of what, and whether that works."""
+"""`onbeat notify`: channels are listed and tested."""
 
 import asyncio
 import json
@@ -64,7 +64,7 @@ class hooked:  # noqa: N801 - it is read as a word
         self._loop.close()
 
 
-def test_the_channels_are_listed_without_their_secrets(settings):
+def test_notify_list_shows_channels_without_secrets(settings):
     settings(CHANNELS, port=25)
     rows = [re.split(r" {2,}", line) for line in ok("notify", "list").splitlines()]
     assert rows == [
@@ -87,12 +87,12 @@ def test_the_channels_are_listed_without_their_secrets(settings):
     assert ops["messages"] == dict.fromkeys(["waiting", "sending", "sent", "failed", "in_doubt"], 0)
 
 
-def test_without_channels_it_says_how_to_have_one():
+def test_notify_list_without_channels_prints_how_to_add_one():
     told = "no channels (onbeat.toml: [notify.NAME], see docs/notifications.md)"
     assert ok("notify", "list").splitlines() == [told]
 
 
-def test_a_test_is_sent_by_a_webhook(settings):
+def test_notify_test_sends_a_webhook(settings):
     with hooked() as hook:
         settings('[notify.ops]\nwebhook = "{url}"', url=hook.url)
         assert ok("notify", "test", "ops").splitlines() == ["ops: sent"]
@@ -100,7 +100,7 @@ def test_a_test_is_sent_by_a_webhook(settings):
     assert body["subject"] == "[onbeat] a test: this channel works"
 
 
-def test_a_test_is_sent_by_mail(settings, monkeypatch):
+def test_notify_test_sends_a_mail(settings, monkeypatch):
     monkeypatch.setenv("MAIL_PASSWORD", "s3cret")
     with a_post(logs_in=True) as server:
         settings(CHANNELS, port=server.port)
@@ -109,20 +109,20 @@ def test_a_test_is_sent_by_mail(settings, monkeypatch):
     assert len(server.post.got) == 1
 
 
-def test_a_test_that_is_refused_says_why(settings):
+def test_notify_test_prints_why_it_was_refused(settings):
     with hooked(403) as hook:
         settings('[notify.ops]\nwebhook = "{url}"', url=hook.url)
         done = onbeat("notify", "test", "ops")
     assert (done.exit_code, done.stderr) == (1, "onbeat: ops: HTTP 403\n")
 
 
-def test_a_channel_that_is_not_there_is_refused(settings):
+def test_notify_test_refuses_an_unknown_channel(settings):
     settings(CHANNELS, port=25)
     told = refused(2, "notify", "test", "opss")
     assert "CHANNEL: there is no channel 'opss' (did you mean 'ops'?)" in told
 
 
-def test_a_channel_that_is_wrong_is_named_where_it_stands(settings):
+def test_invalid_channel_is_reported_with_its_place(settings):
     settings('[notify.ops]\nwebhook = "https://h/s3cret"\non = ["failure", "lat"]')
     told = refused(2, "notify", "list")
     assert (
@@ -132,12 +132,12 @@ def test_a_channel_that_is_wrong_is_named_where_it_stands(settings):
     assert "s3cret" not in told
 
 
-def test_a_table_is_only_in_the_file(monkeypatch):
+def test_notify_cannot_be_set_by_the_environment(monkeypatch):
     monkeypatch.setenv("ONBEAT_NOTIFY", "x")
     assert "ONBEAT_NOTIFY: unknown setting" in refused(2, "notify", "list")
 
 
-def test_a_secret_of_the_folder_of_secrets_is_used(settings, tmp_path):
+def test_channel_uses_a_secret_of_the_secrets_folder(settings, tmp_path):
     with hooked() as hook:
         (tmp_path / "kept").mkdir()
         (tmp_path / "kept" / "hook").write_text(f"{hook.url}\n")

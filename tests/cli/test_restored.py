@@ -1,4 +1,4 @@
-"""`onbeat up --restored`, with real nodes: a backup is made, put back, and nothing of the gap runs."""
+"""`onbeat up --restored` with real nodes: ticks between a backup and its restoration do not run."""
 
 import asyncio
 import json
@@ -77,13 +77,13 @@ def until(holds):
         time.sleep(0.02)
 
 
-def test_without_it_the_gap_is_caught_up(folder, up):
+def test_gap_is_caught_up_without_restored(folder, up):
     put_back()
     up()
     until((folder / "it-ran").exists)
 
 
-def test_what_was_planned_since_the_backup_does_not_run_and_why_says_so(folder, up):
+def test_ticks_since_the_backup_do_not_run_with_restored(folder, up):
     up()
     until((folder / "it-ran").exists)  # the time that will be lost
     ran = [run["run_id"] for run in told("runs")]
@@ -104,7 +104,7 @@ def test_what_was_planned_since_the_backup_does_not_run_and_why_says_so(folder, 
     assert following > rfc3339(int(time.time()))
 
 
-def test_it_is_refused_while_a_node_is_up(folder, up):
+def test_restored_is_refused_while_a_node_is_up(folder, up):
     put_back()
     up()
     refused = onbeat("up", "--restored", "--roles", "plan,run", fails=True)

@@ -1,4 +1,4 @@
-"""`onbeat simulate` as a person or a program calls it."""
+"""`onbeat simulate`, as text and as JSON."""
 
 import json
 import os
@@ -33,7 +33,7 @@ SCHEDULE_KEYS = {
 }  # fmt: skip
 
 
-def test_a_file_is_simulated_without_a_database():
+def test_file_is_simulated_without_a_database():
     text = ok("simulate", "--with", write(FILE), *WINDOW, "--run-length", "7m")
     assert not Path("onbeat.db").exists()
     first, totals, peak, busiest, *_ = text.splitlines()
@@ -59,24 +59,24 @@ def test_a_file_is_simulated_without_a_database():
     assert rows["2026-03-29"] == ["2026-03-29", "140", "138"]  # a day of 23 hours
 
 
-def test_the_command_of_the_page_prints_what_is_shown():
+def test_command_on_the_simulate_page_prints_the_shown_output():
     write(FILE)
     ((command, printed),) = re.findall(r"```console\n\$ onbeat (.*?)\n(.*?)```", PAGE, re.DOTALL)
     assert ok(*command.split()) == printed
 
 
-def test_every_option_is_in_the_table_of_the_page():
+def test_every_simulate_option_is_in_the_table_of_the_page():
     options = {option.opts[0] for option in simulate.params if option.name != "names"}
     assert options - {"--database", "--config"} == set(re.findall(r"\| `(--[\w-]+)", PAGE))
 
 
-def test_the_python_of_the_page_prints_what_it_says(capsys):
+def test_python_on_the_simulate_page_prints_the_shown_output(capsys):
     (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     exec(block, {})
     assert f"This prints `{capsys.readouterr().out.strip()}`" in PAGE
 
 
-def test_json_has_the_documented_keys_and_the_same_figures():
+def test_simulate_json_has_the_documented_keys_and_the_same_figures():
     found = as_json("simulate", "--with", write(FILE), *WINDOW, "--run-length", "7m")
     assert found.keys() == FORECAST_KEYS
     assert (found["ticks"], found["fires"], found["skips"]) == (858, 432, {"overlap": 426})
@@ -94,7 +94,7 @@ def test_json_has_the_documented_keys_and_the_same_figures():
     assert all(each.keys() == SCHEDULE_KEYS for each in found["schedules"])
 
 
-def test_what_is_there_is_simulated_for_a_week_from_where_it_stands():
+def test_stored_schedules_are_simulated_for_a_week_from_their_state():
     ok("apply", write(FILE))
     ok("pause", "nightly")
     found = as_json("simulate")
@@ -104,7 +104,7 @@ def test_what_is_there_is_simulated_for_a_week_from_where_it_stands():
     assert by_name["report"]["ticks"] == 0
 
 
-def test_a_file_replaces_what_is_there_and_applies_nothing():
+def test_simulated_file_overrides_stored_schedules_without_applying():
     ok("apply", write(FILE))
     before = ok("list")
     other = write("schedules: {tight: {every: 1h, run: {command: ['true']}}}", "other.yaml")
@@ -114,14 +114,14 @@ def test_a_file_replaces_what_is_there_and_applies_nothing():
     assert ok("list").split() == before.split()
 
 
-def test_only_those_that_are_named_are_told_of():
+def test_simulate_shows_only_the_named_schedules():
     write(FILE)
     found = as_json("simulate", "--with", "onbeat.yaml", *WINDOW, "report")
     assert [each["schedule_id"] for each in found["schedules"]] == ["report"]
     assert found["fires"] == 3
 
 
-def test_a_name_that_nothing_has_is_refused_with_the_one_it_is_near_to():
+def test_simulate_refuses_an_unknown_name_with_a_suggestion():
     said = refused(1, "simulate", "--with", write(FILE), "tigt")
     assert said == "no schedule is called 'tigt' (did you mean 'tight'?)"
 
@@ -132,32 +132,35 @@ def test_a_name_that_nothing_has_is_refused_with_the_one_it_is_near_to():
         (("--until", "2020-01-01"), "--until: 2020-01-01 00:00:00Z is past (later than "),
         (("--from", "2026-02-01", "--until", "2026-01-01"), "is before --from (later than 2026-02"),
         (("--until", "soon"), "--until: 'soon' is not a date and time (such as "),
-        (("--from", "2500-01-01"), "--from: the time is too far in the future (five years at most)"),
+        (
+            ("--from", "2500-01-01"),
+            "--from: the time is too far in the future (five years at most)",
+        ),
         (("--run-length", "1x"), "--run-length: '1x' is not a duration (such as "),
         (("--tz", "Nowhere"), "--tz: "),
     ],
 )
-def test_what_makes_no_sense_is_refused(given, told):
+def test_simulate_refuses_invalid_arguments(given, told):
     assert told in refused(2, "simulate", "--with", write(FILE), *given)
 
 
-def test_a_broken_file_is_refused_with_all_its_mistakes():
+def test_simulate_refuses_a_broken_file_with_all_mistakes():
     done = onbeat("simulate", "--with", write(BROKEN, "broken.yaml"))
     assert (done.exit_code, done.stdout) == (4, "")
     assert done.stderr.count("broken.yaml:") == 5  # and how many these are
 
 
-def test_what_would_follow_nothing_is_refused():
+def test_simulate_refuses_a_schedule_that_follows_an_unknown_one():
     text = "schedules: {a: {after: {schedule: b, outcome: success}, run: {command: ['true']}}}"
     said = refused(4, "simulate", "--with", write(text))
     assert said.startswith("after.schedule: schedule a follows 'b', which does not exist")
 
 
-def test_without_a_file_there_has_to_be_a_database():
+def test_simulate_without_a_file_needs_a_database():
     assert "does not exist" in refused(69, "simulate")
 
 
-def test_a_closed_gate_and_a_cut_are_told_of_on_stderr():
+def test_closed_gate_and_a_cut_simulation_are_reported_on_stderr():
     ok("apply", write(FILE))
     ok("gate", "off")
     done = onbeat("simulate", "--until", "3000d", "--json")
@@ -169,7 +172,7 @@ def test_a_closed_gate_and_a_cut_are_told_of_on_stderr():
     assert json.loads(done.stdout)["cut_off"] == "a simulation covers at most five years"
 
 
-def test_long_windows_list_the_first_days_and_say_how_many_more():
+def test_long_simulation_lists_the_first_days_and_counts_the_rest():
     text = ok("simulate", "--with", write(FILE), "--from", "2026-01-01", "--until", "30d")
     assert text.splitlines()[-1] == "... and 16 more days (--json lists all)"
 

@@ -108,7 +108,7 @@ def test_a_table_is_no_wider_than_the_terminal(many, call, columns):
     assert [line for line in lines if len(line) > columns] == []
 
 
-def test_a_table_is_whole_in_a_pipe_and_with_wide(many):
+def test_table_is_not_cut_in_a_pipe_or_with_wide(many):
     name = "a-schedule-with-quite-a-long-name-for-a-terminal"
     assert name in ok("list")
     assert "…" not in ok("list") + ok("runs") + ok("audit")
@@ -118,7 +118,7 @@ def test_a_table_is_whole_in_a_pipe_and_with_wide(many):
     assert "…" not in wide
 
 
-def test_a_terminal_has_local_times_and_names_the_zone_and_a_pipe_has_utc(many):
+def test_terminal_shows_local_times_with_the_zone_and_a_pipe_utc(many):
     lines = on_a_terminal(many, "list", NO_COLOR="1").splitlines()
     assert lines[-1] == "times in Europe/Berlin"
     assert not re.search(r"\d\dZ", "\n".join(lines))
@@ -127,7 +127,7 @@ def test_a_terminal_has_local_times_and_names_the_zone_and_a_pipe_has_utc(many):
 
 
 @pytest.mark.parametrize("call", ["list", "show report", "runs", "status", "token list", "audit"])
-def test_every_page_of_times_names_their_zone(many, call):
+def test_every_table_with_times_names_their_zone(many, call):
     text = ESCAPES.sub("", on_a_terminal(many, *call.split()))
     assert text.splitlines()[-1] == "times in Europe/Berlin"
 
@@ -153,14 +153,14 @@ def test_json_is_plain_on_a_terminal(many):
 # -- the widths
 
 
-def test_what_fits_is_as_wide_as_its_cells():
+def test_column_that_fits_is_as_wide_as_its_cells():
     columns = [Column("A"), Column("LONG HEADING"), Column("C", drop=1)]
     rows = [[Cell(("12345",)), Cell(("1",)), Cell(("1",))]]
     assert fit(columns, rows, 22) == (0, [5, 12, 1])
     assert fit(columns, rows, None) == (0, [5, 12, 1])
 
 
-def test_a_time_loses_today_s_date_first_then_columns_are_cut():
+def test_times_lose_the_date_of_today_before_columns_are_cut():
     columns = [Column("A", least=4), Column("AT")]
     rows = [[Cell(("1234567890",)), Cell(("full date", "time", "in"))]]
     assert fit(columns, rows, 21) == (0, [10, 9])
@@ -169,7 +169,7 @@ def test_a_time_loses_today_s_date_first_then_columns_are_cut():
     assert fit(columns, rows, 9) == (2, [5, 2])
 
 
-def test_columns_are_left_out_before_anything_becomes_unreadable():
+def test_columns_are_dropped_before_others_become_unreadable():
     columns = [Column("A", least=8), Column("BB", drop=1), Column("CCC", drop=2)]
     rows = [[Cell(("1234567890",)), Cell(("1",)), Cell(("1",))]]
     assert fit(columns, rows, 12)[1] == [8, 2, 0]
@@ -177,7 +177,7 @@ def test_columns_are_left_out_before_anything_becomes_unreadable():
     assert fit(columns, rows, 5)[1] == [5, 0, 0]
 
 
-def test_rows_that_come_later_keep_the_widths(capsys):
+def test_later_rows_keep_the_column_widths(capsys):
     table = Table(Column("NAME", least=4), "N", width=10)
     table.write([("short", "1")])
     table.write([("much too long", "1234567")])
@@ -207,7 +207,7 @@ def test_local_times_have_no_offset_and_a_note():
     assert times.note == "times in Europe/Berlin"
 
 
-def test_a_cell_gets_shorter_by_today_s_date_and_then_by_the_time():
+def test_time_cell_has_forms_without_date_and_without_time():
     times = Times(NOON, zone("Europe/Berlin"))
     assert times.cell(NOON).forms == ("2026-01-01 13:00:00 (0s ago)", "13:00:00 (0s ago)", "0s ago")
     tomorrow = times.cell(NOON + 86_400_000).forms

@@ -1,4 +1,4 @@
-"""`onbeat token`: what it shows once, and what it never shows."""
+"""`onbeat token`: secrets are shown once, and login links only for verified nodes."""
 
 import json
 import os
@@ -33,14 +33,14 @@ def free_port():
 SECRET = r"onbeat_[A-Za-z0-9_-]{43}"
 
 
-def test_a_secret_is_written_once_and_alone_on_stdout():
+def test_token_secret_is_printed_once_and_alone_on_stdout():
     done = onbeat("token", "create", "ci", "--scope", "operate")
     assert re.fullmatch(rf"{SECRET}\n", done.stdout)
     assert done.stderr == "keep this secret: it is not shown again\n"
     assert done.stdout.strip() not in ok("token", "list") + json.dumps(as_json("token", "list"))
 
 
-def test_what_was_made_is_listed_with_its_rights():
+def test_token_list_shows_scope_and_owner():
     found = as_json(
         "token", "create", "ann", "--scope", "define", "--owner", "ann", "--expires", "90d"
     )
@@ -54,11 +54,11 @@ def test_what_was_made_is_listed_with_its_rights():
     assert line.endswith("(in 89d 23h)")
 
 
-def test_a_token_may_read_unless_more_is_said():
+def test_token_has_scope_read_by_default():
     assert as_json("token", "create", "ci")["scope"] == "read"
 
 
-def test_a_revoked_token_is_gone():
+def test_revoked_token_is_not_listed():
     as_json("token", "create", "ci")
     assert ok("token", "revoke", "ci") == "revoked ci\n"
     assert ok("token", "list") == "no tokens (onbeat token create NAME creates one)\n"
@@ -77,7 +77,7 @@ def test_a_revoked_token_is_gone():
         (("ci", "--owner", "a b"), "owner: 'a b' is not a valid owner name"),
     ],
 )
-def test_what_makes_no_sense_is_refused(given, told):
+def test_token_create_refuses_invalid_arguments(given, told):
     assert refused(2, "token", "create", *given).startswith(told)
 
 
@@ -135,7 +135,7 @@ def codes():
         return database.execute("SELECT count(*) FROM tokens WHERE kind = 'link'").fetchone()[0]
 
 
-def test_a_link_names_the_address_that_its_node_serves(free_port):
+def test_login_link_has_the_address_of_the_node(free_port):
     with api(port=free_port):
         found = as_json("token", "link", "--scope", "read")
         assert re.fullmatch(LINK.format(port=free_port), found["link"])
@@ -144,7 +144,7 @@ def test_a_link_names_the_address_that_its_node_serves(free_port):
             assert b"You are logged in." in opened.read()
 
 
-def test_without_a_node_that_serves_the_api_there_is_no_link_and_no_code(free_port, monkeypatch):
+def test_login_link_is_refused_without_a_node_that_serves_the_api(free_port, monkeypatch):
     as_json("token", "create", "ci")
     monkeypatch.setenv("ONBEAT_LISTEN", f"127.0.0.1:{free_port}")
     told = refused(69, "token", "link")
@@ -157,7 +157,7 @@ def test_without_a_node_that_serves_the_api_there_is_no_link_and_no_code(free_po
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"server": "", "proof": ""}', b"<html>"])
-def test_no_code_is_made_for_the_address_of_another_process(body, monkeypatch):
+def test_login_link_is_refused_if_another_process_serves_the_address(body, monkeypatch):
     as_json("token", "create", "ci")
     head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with listener(head + body) as (port, heard):
@@ -169,7 +169,7 @@ def test_no_code_is_made_for_the_address_of_another_process(body, monkeypatch):
     assert not any(b"onbeat_link_" in each for each in heard)
 
 
-def test_a_process_that_passes_the_challenge_on_to_a_node_is_found_out(free_port, monkeypatch):
+def test_process_that_forwards_the_challenge_to_a_node_is_detected(free_port, monkeypatch):
     def passed_on(request):
         with socket.create_connection(("127.0.0.1", free_port)) as node:
             node.sendall(request)
@@ -187,7 +187,7 @@ def test_a_process_that_passes_the_challenge_on_to_a_node_is_found_out(free_port
         assert b"/.well-known/onbeat?challenge=" in heard[0]
 
 
-def test_a_node_that_was_killed_is_not_in_a_link(free_port):
+def test_killed_node_is_not_in_a_login_link(free_port):
     with api(port=free_port) as started:
         os.kill(int(re.search(r"process (\d+)", started.stdout)[1]), signal.SIGKILL)
         until = time.monotonic() + 10
@@ -196,7 +196,7 @@ def test_a_node_that_was_killed_is_not_in_a_link(free_port):
         assert "no node of this database serves the API" in done.stderr
 
 
-def test_the_public_url_is_printed_if_it_leads_to_a_node_or_cannot_be_asked(free_port, monkeypatch):
+def test_public_url_is_used_if_it_leads_to_a_node_or_cannot_be_reached(free_port, monkeypatch):
     with api(port=free_port):
         monkeypatch.setenv("ONBEAT_LISTEN", f"127.0.0.1:{free_port}")
         monkeypatch.setenv("ONBEAT_PUBLIC_URL", f"http://localhost:{free_port}")
@@ -213,7 +213,7 @@ def test_the_public_url_is_printed_if_it_leads_to_a_node_or_cannot_be_asked(free
         assert told.endswith("is served by another process (public_url must lead to the API)")
 
 
-def test_a_port_that_was_asked_for_and_is_in_use_ends_the_start():
+def test_up_is_refused_if_the_configured_port_is_in_use():
     with listener() as (port, _), api(port=port) as started:
         assert started.returncode == 69
         assert started.stderr == (
@@ -222,7 +222,7 @@ def test_a_port_that_was_asked_for_and_is_in_use_ends_the_start():
         )
 
 
-def test_without_a_port_that_was_asked_for_the_next_free_one_is_taken_and_said():
+def test_up_takes_and_prints_the_next_free_port_by_default():
     with default_port_taken(), api() as started:
         told = r"onbeat: 127\.0\.0\.1:8585 is in use by another process: the API is at 127\.0\.0\.1:(\d+)"
         port = re.match(told, started.stderr)[1]
@@ -233,17 +233,17 @@ def test_without_a_port_that_was_asked_for_the_next_free_one_is_taken_and_said()
         assert as_json("status")["nodes"][0]["address"] == f"http://127.0.0.1:{port}"
 
 
-def test_a_public_url_leads_to_one_port_so_that_no_other_is_taken():
+def test_up_with_a_public_url_takes_no_other_port():
     with default_port_taken(), api("--public-url", "https://onbeat.example.com") as started:
         assert started.returncode == 69
         assert "127.0.0.1:8585 is in use by another process" in started.stderr
 
 
-def test_a_database_that_is_not_there_has_no_links():
+def test_login_link_is_refused_without_a_database():
     assert "does not exist" in refused(69, "token", "link")
 
 
-def test_on_postgresql_the_clock_is_known_before_anything_was_read(postgres_url, monkeypatch):
+def test_token_expiry_on_postgresql_uses_the_database_clock(postgres_url, monkeypatch):
     monkeypatch.setenv("ONBEAT_DATABASE", postgres_url)
     found = as_json("token", "create", "ci", "--expires", "90d")
     assert re.fullmatch(SECRET, found["secret"])

@@ -1,4 +1,4 @@
-"""Every verb as a person or a program calls it: what it does, what it says, and how it ends."""
+"""Every verb, as text and as JSON: its effect, output and exit code."""
 
 import asyncio
 import json
@@ -80,7 +80,7 @@ STATUS_KEYS = {
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """An empty folder to be in, and an environment that says next to nothing."""
+    """An empty working directory, and a minimal environment."""
     monkeypatch.chdir(tmp_path)
     for name in list(os.environ):
         if name.startswith("ONBEAT_"):
@@ -122,7 +122,7 @@ def check_times(found, name=""):
 
 
 def refused(code, *arguments):
-    """Call a verb that does not work, and return the one line that says why."""
+    """Call a verb that fails, and return its one error line."""
     done = onbeat(*arguments)
     assert (done.exit_code, done.stdout) == (code, ""), done.output
     (line,) = done.stderr.splitlines()
@@ -160,7 +160,7 @@ def test_init_does_not_overwrite():
     assert Path("onbeat.yaml").read_text() == "mine"
 
 
-def test_init_writes_where_it_is_told_to():
+def test_init_writes_to_the_given_path():
     assert as_json("init", "other.yaml") == {"file": "other.yaml"}
     assert Path("other.yaml").exists()
     assert refused(1, "init", "no/folder.yaml").startswith("no/folder.yaml cannot be written: ")
@@ -169,14 +169,14 @@ def test_init_writes_where_it_is_told_to():
 # -- apply
 
 
-def test_apply_says_what_it_created_changed_and_left():
+def test_apply_prints_created_changed_and_unchanged_schedules():
     assert ok("apply", write(TWO)) == "created report, revision 1\ncreated clean, revision 1\n"
     assert ok("apply") == "2 unchanged\n"
     write(TWO.replace("1h", "2h"))
     assert ok("apply") == "changed report, revision 2\n1 unchanged\n"
 
 
-def test_apply_says_it_in_json_too():
+def test_apply_prints_changes_as_json():
     write(TWO)
     assert as_json("apply") == [
         {"schedule_id": "report", "change": "created", "revision": 1, "moved": 0},
@@ -185,11 +185,11 @@ def test_apply_says_it_in_json_too():
     assert {each["change"] for each in as_json("apply")} == {"unchanged"}
 
 
-def test_the_same_file_by_another_name_changes_nothing(two, folder):
+def test_apply_of_the_same_file_by_its_full_path_changes_nothing(two, folder):
     assert ok("apply", folder / "onbeat.yaml") == "2 unchanged\n"
 
 
-def test_a_broken_file_changes_nothing_and_every_wrong_schedule_is_told_of(two):
+def test_apply_of_a_broken_file_reports_every_mistake_and_changes_nothing(two):
     before = rows()
     done = onbeat("apply", write(BROKEN, "broken.yaml"))
     assert (done.exit_code, done.stdout) == (4, "")
@@ -204,14 +204,14 @@ def test_a_broken_file_changes_nothing_and_every_wrong_schedule_is_told_of(two):
 
 
 @pytest.mark.parametrize("text", [BROKEN, "schedules: [", None], ids=["wrong", "no YAML", "none"])
-def test_a_broken_file_makes_no_database(text):
+def test_apply_of_a_broken_or_missing_file_creates_no_database(text):
     if text is not None:
         write(text)
     assert onbeat("apply").exit_code == 4
     assert not Path("onbeat.db").exists()
 
 
-def test_a_file_that_is_not_there_or_not_yaml_is_refused():
+def test_apply_refuses_a_missing_or_invalid_file():
     for name, problem in (
         ("none.yaml", "none.yaml: cannot be read"),
         (write("schedules: ["), "onbeat.yaml:"),
@@ -222,7 +222,7 @@ def test_a_file_that_is_not_there_or_not_yaml_is_refused():
         assert done.stderr.endswith(f"onbeat: 1 mistake in {name}: nothing was changed\n")
 
 
-def test_the_mistakes_of_a_file_are_told_in_json_too():
+def test_apply_prints_mistakes_as_json():
     done = onbeat("apply", write(BROKEN, "broken.yaml"), "--json")
     assert (done.exit_code, done.stderr) == (4, "")
     first = json.loads(done.stdout)[0]
@@ -232,7 +232,7 @@ def test_the_mistakes_of_a_file_are_told_in_json_too():
     }  # fmt: skip
 
 
-def test_an_empty_file_defines_nothing():
+def test_apply_of_an_empty_file_defines_nothing():
     assert ok("apply", write("schedules: {}")) == "onbeat.yaml defines no schedules\n"
     assert as_json("apply") == []
 
@@ -240,7 +240,7 @@ def test_an_empty_file_defines_nothing():
 # -- list and show
 
 
-def test_list_shows_every_schedule_its_next_tick_and_when_that_is(two):
+def test_list_shows_the_next_tick_of_every_schedule(two):
     heading, clean, report = ok("list").splitlines()
     assert heading.split() == ["SCHEDULE", "NEXT", "LAST", "WHEN"]
     assert re.fullmatch(r"clean +\d{4}-\d\d-\d\d 0[12]:00:00Z \(in .*\) +- +at 03:00 every day, Europe/Berlin", clean)  # fmt: skip
@@ -259,7 +259,7 @@ schedules:
 """
 
 
-def test_list_and_show_name_what_a_schedule_without_a_next_time_waits_for():
+def test_list_and_show_explain_a_missing_next_tick():
     ok("apply", write(NOT_BY_TIME))
     shown = {
         name: ok("show", name).splitlines()[2].removeprefix("next").strip()
@@ -279,7 +279,7 @@ def names_of(text):
     return [line.split(":")[0].strip() for line in text.splitlines() if line.startswith("  ")]
 
 
-def test_list_says_so_when_there_is_none():
+def test_list_without_schedules_prints_that():
     ok("apply", write("schedules: {}"))
     assert ok("list") == "no schedules (onbeat apply FILE creates some)\n"
     assert as_json("list") == []
@@ -295,7 +295,7 @@ def test_list_has_the_documented_keys(two):
     assert (report["paused"], report["revision"], report["last_run_at"]) == (False, 1, None)
 
 
-def test_show_tells_of_one_schedule_and_its_last_runs(two):
+def test_show_prints_a_schedule_and_its_last_runs(two):
     as_json("run", "report", "--request-id", "order-7")
     text = ok("show", "report")
     assert text.startswith("report: every hour\n\nnext        ")
@@ -310,7 +310,7 @@ def test_show_tells_of_one_schedule_and_its_last_runs(two):
 # -- pause, resume and delete
 
 
-def test_several_schedules_are_paused_and_resumed_at_once(two):
+def test_pause_and_resume_accept_several_schedules(two):
     assert ok("pause", "report", "clean", "--note", "holidays") == "paused report\npaused clean\n"
     assert ok("pause", "report") == "report was already paused\n"
     assert [row["next_run_at"] for row in as_json("list")] == [None, None]
@@ -321,7 +321,7 @@ def test_several_schedules_are_paused_and_resumed_at_once(two):
     assert [row["paused"] for row in as_json("list")] == [False, False]
 
 
-def test_pausing_and_resuming_say_in_json_what_they_changed(two):
+def test_pause_and_resume_print_changes_as_json(two):
     ok("pause", "report")
     names = ["clean", "report"]
     for verb, changed in (("pause", [True, False]), ("resume", [True, True])):
@@ -329,7 +329,7 @@ def test_pausing_and_resuming_say_in_json_what_they_changed(two):
         assert as_json(verb, *names) == told
 
 
-def test_several_schedules_are_deleted_at_once(two):
+def test_delete_accepts_several_schedules(two):
     assert ok("delete", "report", "clean") == "deleted report, clean\n"
     assert names() == []
     assert ok("apply").count("created") == 2
@@ -338,7 +338,7 @@ def test_several_schedules_are_deleted_at_once(two):
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "delete"])
-def test_one_name_that_nothing_has_and_nothing_is_done(two, verb):
+def test_verb_with_one_unknown_schedule_changes_nothing(two, verb):
     ok("pause", "clean")
     before = rows()
     said = refused(1, verb, "report", "clean", "rport")
@@ -346,12 +346,12 @@ def test_one_name_that_nothing_has_and_nothing_is_done(two, verb):
     assert rows() == before
 
 
-def test_a_name_that_is_given_twice_is_deleted_once(two):
+def test_delete_of_a_name_given_twice_deletes_it_once(two):
     assert "deleted report" in ok("delete", "report", "report")
 
 
 @pytest.mark.parametrize("verb", ["show", "run", "runs", "logs"])
-def test_a_name_that_nothing_has_is_refused_with_the_one_it_is_near_to(two, verb):
+def test_unknown_schedule_is_refused_with_a_suggestion(two, verb):
     said = refused(1, verb, "rport")
     assert said == "no schedule is called 'rport' (did you mean 'report'?)"
 
@@ -359,7 +359,7 @@ def test_a_name_that_nothing_has_is_refused_with_the_one_it_is_near_to(two, verb
 # -- run and runs
 
 
-def test_a_run_by_hand_waits_for_a_node(two):
+def test_manual_run_waits_for_a_node(two):
     done = onbeat("run", "report")
     assert done.stdout == "run 1 of report is enqueued (onbeat logs -f 1)\n"
     assert done.stderr == "no node is up: the run waits for one (onbeat up)\n"
@@ -370,7 +370,7 @@ def test_a_run_by_hand_waits_for_a_node(two):
     assert [run["run_id"] for run in as_json("runs")] == [2, 1]
 
 
-def test_the_same_request_is_the_same_run(two):
+def test_same_request_id_returns_the_same_run(two):
     first, again = (as_json("run", "report", "--request-id", "order-7") for _ in range(2))
     other = as_json("run", "report", "--request-id", "order-8")
     assert first == again
@@ -379,18 +379,18 @@ def test_the_same_request_is_the_same_run(two):
 
 
 @pytest.mark.parametrize("text", ["limit", "=100", ""])
-def test_an_input_that_is_none_is_refused(two, text):
+def test_invalid_input_is_refused(two, text):
     done = onbeat("run", "report", "--input", text)
     assert done.exit_code in {2, 4}
     assert "NAME=VALUE" in done.stderr
     assert as_json("runs") == []
 
 
-def test_an_input_that_is_none_is_a_mistake_of_the_call(two):
+def test_input_without_a_value_exits_2(two):
     refused(2, "run", "report", "--input", "limit")
 
 
-def test_runs_can_be_picked(two):
+def test_runs_are_filtered_and_limited(two):
     for name in ("report", "clean", "report"):
         as_json("run", name)
     assert [run["run_id"] for run in as_json("runs", "report")] == [3, 1]
@@ -424,7 +424,7 @@ def copy(worked, folder):
 
 
 @pytest.mark.parametrize(("reason", "expected"), [("exit", "5.0s"), ("superseded", "-")])
-def test_run_whose_retry_was_dropped_did_not_take_the_time_that_it_waited(capsys, reason, expected):
+def test_duration_of_a_run_leaves_out_a_dropped_retry(capsys, reason, expected):
     unsaid = {each.name: None for each in fields(RunRow)}
     known = {
         "run_id": 7, "schedule_id": "a", "run_at": 0, "status": "FAILED", "reason": reason,
@@ -434,7 +434,7 @@ def test_run_whose_retry_was_dropped_did_not_take_the_time_that_it_waited(capsys
     assert re.split(r"  +", capsys.readouterr().out.splitlines()[1].rstrip())[-1] == expected
 
 
-def test_runs_show_what_became_of_them_and_why(copy):
+def test_runs_show_status_and_note(copy):
     lines = [re.split(r"  +", line) for line in ok("runs").splitlines()]
     assert lines[0] == ["RUN", "SCHEDULE", "RUN AT", "STATUS", "ATTEMPT", "TOOK", "NOTE"]
     assert [line[1] for line in lines[1:]] == ["quick", "echo", "fails", "quick"]
@@ -446,7 +446,7 @@ def test_runs_show_what_became_of_them_and_why(copy):
     assert told == {"status": "FAILED", "reason": "exit", "exit_code": 3, "error": "exit code 3", "attempt": 1}  # fmt: skip
 
 
-def test_logs_show_what_a_run_printed(copy):
+def test_logs_print_the_output_of_a_run(copy):
     assert ok("logs", "quick") == "done\n"
     assert ok("logs", "2") == "why\n"
     assert json.loads(ok("logs", "echo")) == {"limit": 2, "kind": "all"}
@@ -455,18 +455,18 @@ def test_logs_show_what_a_run_printed(copy):
     assert (found["run_id"], found["log"]) == (2, "why\n")
 
 
-def test_logs_are_there_without_their_files(copy):
+def test_logs_print_the_stored_output_without_the_file(copy):
     shutil.rmtree("onbeat.db.output")
     assert ok("logs", "quick") == "done\n"
 
 
-def test_following_the_logs_of_a_run_that_has_ended_ends(copy):
+def test_logs_follow_of_an_ended_run_ends(copy):
     run = as_json("runs", "fails", "-n", "1")[0]["run_id"]
     assert ok("logs", "-f", run) == "why\n"
     assert as_json("logs", "-f", run)["log"] == "why\n"
 
 
-def test_logs_of_a_run_that_printed_nothing_say_what_became_of_it(two):
+def test_logs_of_a_run_without_output_print_its_status(two):
     as_json("run", "report")
     ok("delete", "report")
     done = onbeat("logs", "1")
@@ -475,7 +475,7 @@ def test_logs_of_a_run_that_printed_nothing_say_what_became_of_it(two):
     assert done.stderr == f"run 1 of report: {told}\n"
 
 
-def test_the_history_of_a_deleted_schedule_is_there_and_says_why(two):
+def test_runs_of_a_deleted_schedule_are_listed_with_the_reason(two):
     as_json("run", "report")
     ok("delete", "report")
     assert "the schedule was deleted" in ok("runs", "report")
@@ -485,7 +485,7 @@ def test_the_history_of_a_deleted_schedule_is_there_and_says_why(two):
     )
 
 
-def test_a_request_id_with_other_inputs_is_refused(two):
+def test_request_id_with_other_inputs_is_refused(two):
     given = ("run", "report", "--request-id", "order-7", "--input")
     first = as_json(*given, "limit=1")
     assert as_json(*given, "limit=1")["run_id"] == first["run_id"]
@@ -493,7 +493,7 @@ def test_a_request_id_with_other_inputs_is_refused(two):
     assert refused(4, *given, "limit=2") == told
 
 
-def test_what_left_a_file_is_told_of(two):
+def test_apply_reports_schedules_missing_in_the_file(two):
     write("schedules: {clean: {every: 2h, run: {command: [ls]}}}")
     done = onbeat("apply")
     assert done.exit_code == 0
@@ -501,7 +501,7 @@ def test_what_left_a_file_is_told_of(two):
     assert names() == ["clean", "report"]
 
 
-def test_a_function_that_nothing_can_import_is_told_of(folder):
+def test_apply_reports_a_function_that_cannot_be_imported(folder):
     write("schedules: {add: {every: 1h, run: {python: tasks.add}}}")
     done = onbeat("apply")
     assert (done.exit_code, done.stdout) == (0, "created add, revision 1\n")
@@ -509,7 +509,7 @@ def test_a_function_that_nothing_can_import_is_told_of(folder):
     assert done.stderr == f"{told}\n"
 
 
-def test_who_reads_no_further_is_not_told_of_an_error(two):
+def test_closed_stdout_prints_no_error(two):
     verb = [sys.executable, "-m", "onbeat", "list"]
     with subprocess.Popen(verb, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reader:
         reader.stdout.close()
@@ -517,19 +517,19 @@ def test_who_reads_no_further_is_not_told_of_an_error(two):
         assert reader.wait() == 1
 
 
-def test_a_disk_that_is_full_is_told_of_in_one_line(two):
+def test_full_disk_is_reported_in_one_line(two):
     with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device
         verb = [sys.executable, "-m", "onbeat", "list", "--json"]
         done = subprocess.run(verb, stdout=full, stderr=subprocess.PIPE, check=False)
     assert (done.returncode, done.stderr) == (69, b"onbeat: No space left on device\n")
 
 
-def test_logs_of_what_never_ran_are_refused(copy):
+def test_logs_without_a_run_are_refused(copy):
     assert refused(1, "logs", "99") == "there is no run 99"
     assert refused(1, "logs", "slow") == "slow has no run"
 
 
-def test_list_and_show_say_how_the_last_run_went(copy):
+def test_list_and_show_print_the_outcome_of_the_last_run(copy):
     fails, quick, slow = (
         next(line for line in ok("list").splitlines() if line.startswith(name))
         for name in ("fails", "quick", "slow")
@@ -544,7 +544,7 @@ def test_list_and_show_say_how_the_last_run_went(copy):
 # -- status and the gate
 
 
-def test_status_says_how_things_stand(two):
+def test_status_prints_database_nodes_schedules_and_runs(two):
     as_json("run", "report")
     text = ok("status")
     for line in ("database   sqlite:///onbeat.db", "nodes      none is up", "schedules  2", "runs       1 enqueued"):  # fmt: skip
@@ -573,7 +573,7 @@ def test_status_names_accepted_runs_and_their_deadlines(two):
     assert (found["run_id"], found["schedule_id"], found["external_id"]) == (run_id, "report", "x1")
 
 
-def test_the_gate_is_turned_and_status_says_that_it_is_closed(two):
+def test_gate_is_switched_and_status_shows_when_closed(two):
     assert "gate" not in ok("status")
     assert ok("gate", "off") == "the gate is now CLOSED: nothing is decided and nothing starts\n"
     assert ok("gate", "off").startswith("the gate was already CLOSED")
@@ -585,13 +585,13 @@ def test_the_gate_is_turned_and_status_says_that_it_is_closed(two):
 
 
 @pytest.mark.parametrize("call", [("list",), ("show", "report"), ("run", "report")], ids=str)
-def test_whatever_waits_behind_the_gate_says_so(two, call):
+def test_verbs_mention_a_closed_gate(two, call):
     ok("gate", "off")
     done = onbeat(*call)
     assert "gate" in done.output.lower()
 
 
-def test_down_says_so_when_nothing_is_up(two):
+def test_down_without_a_node_prints_that(two):
     assert ok("down") == "no node is up on sqlite:///onbeat.db\n"
     assert as_json("down") == {"stopped": False, "nodes": []}
 
@@ -622,7 +622,7 @@ def files():
 
 
 @pytest.mark.parametrize("call", READING, ids=" ".join)
-def test_reading_changes_nothing(copy, call):
+def test_reading_verbs_change_nothing(copy, call):
     before, held = files(), rows()
     ok(*call)
     if "-f" not in call:
@@ -631,7 +631,7 @@ def test_reading_changes_nothing(copy, call):
     assert files() == before
 
 
-def test_reading_changes_nothing_while_a_node_is_up(node):
+def test_reading_verbs_change_nothing_while_a_node_is_up(node):
     def held():
         return {name: value for name, value in rows().items() if name != "nodes"}
 
@@ -641,7 +641,7 @@ def test_reading_changes_nothing_while_a_node_is_up(node):
     assert held() == before
 
 
-def test_reading_an_empty_file_leaves_it_empty():
+def test_reading_verb_leaves_an_empty_file_empty():
     Path("onbeat.db").touch()
     onbeat("list")
     assert Path("onbeat.db").read_bytes() == b""
@@ -664,13 +664,13 @@ NEEDS_A_DATABASE = [
 ]
 
 
-def test_a_database_has_the_documented_tables_and_is_nobody_else_s_to_read(two):
+def test_database_has_the_documented_tables_and_mode_600(two):
     assert {"schedules", "schedule_runs", "due", "schedule_state", "events"} <= rows().keys()
     assert Path("onbeat.db").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("call", NEEDS_A_DATABASE, ids=" ".join)
-def test_without_a_database_a_verb_says_where_to_get_one_and_makes_none(folder, call):
+def test_verb_without_a_database_prints_a_hint_and_creates_none(folder, call):
     said = refused(69, *call)
     hint = "onbeat up creates it; --database names another"
     assert said == f"onbeat.db does not exist ({hint})"
@@ -678,11 +678,11 @@ def test_without_a_database_a_verb_says_where_to_get_one_and_makes_none(folder, 
 
 
 @pytest.mark.parametrize("call", NEEDS_A_DATABASE, ids=" ".join)
-def test_memory_is_no_database_for_a_verb(call):
+def test_verb_refuses_a_database_in_memory(call):
     assert "sqlite:// is a database in memory" in refused(69, *call, "--database", "sqlite://")
 
 
-def test_the_database_is_the_one_that_the_environment_names(two, monkeypatch):
+def test_database_of_the_environment_is_used(two, monkeypatch):
     monkeypatch.setenv("ONBEAT_DATABASE", "sqlite:///other.db")
     assert refused(69, "list").startswith("other.db does not exist")
     ok("apply", write("schedules: {other: {every: 1h, run: {command: ['true']}}}"))
@@ -691,7 +691,7 @@ def test_the_database_is_the_one_that_the_environment_names(two, monkeypatch):
     assert ok("list", "--database", "sqlite:///onbeat.db").count("every") == 1 + 1  # a flag wins
 
 
-def test_the_database_is_the_one_that_a_file_of_settings_names(two):
+def test_database_of_the_settings_file_is_used(two):
     write('database = "sqlite:///onbeat.db"', "mine.toml")
     write('database = "sqlite:///other.db"', "onbeat.toml")
     assert refused(69, "list").startswith("other.db does not exist")
@@ -709,7 +709,7 @@ def test_the_database_is_the_one_that_a_file_of_settings_names(two):
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("verb", ["list", "status", "apply", "down", "up"])
-def test_a_mistake_in_the_settings_exits_2(monkeypatch, verb, arguments, environment, said):
+def test_invalid_settings_exit_2(monkeypatch, verb, arguments, environment, said):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     line = refused(2, verb, *arguments)
@@ -721,7 +721,7 @@ def test_a_mistake_in_the_settings_exits_2(monkeypatch, verb, arguments, environ
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_help_that_says_what_it_is_for(verb):
+def test_every_verb_has_help(verb):
     done = onbeat(verb, "--help")
     assert done.exit_code == 0
     assert done.stdout.startswith(f"Usage: main {verb} ")
@@ -740,7 +740,7 @@ def test_every_verb_has_help_that_says_what_it_is_for(verb):
      ("runs", "-n", "0"), ("runs", "-n", "many"), ("runs", "--status", "DONE"), ("list", "extra")],
     ids=" ".join,
 )  # fmt: skip
-def test_a_call_that_makes_no_sense_exits_2(two, arguments):
+def test_invalid_arguments_exit_2(two, arguments):
     done = onbeat(*arguments)
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith("Usage: ")
@@ -756,7 +756,7 @@ ODD = "ol\udce9"  # as the shell passes what is not in UTF-8
      ("run", "report", "--request-id", ODD), ("list", "--database", f"sqlite:///{'x' * 300}.db")],
     ids=["huge run", "squared run", "huge before", "name", "note", "input", "request", "long path"],
 )  # fmt: skip
-def test_whatever_is_given_is_answered_with_a_line(two, arguments):
+def test_unusual_arguments_are_refused_without_traceback(two, arguments):
     done = onbeat(*arguments)
     assert done.exit_code in {1, 2, 69}
     assert done.exception is None or isinstance(done.exception, SystemExit)
@@ -804,7 +804,7 @@ def a_folder(path):
     ids=lambda made: getattr(made, "__name__", ""),
 )  # fmt: skip
 @pytest.mark.parametrize("verb", ["list", "apply", "status", "up"])
-def test_a_database_that_cannot_be_used_is_refused_in_one_line(folder, make, problem, verb):
+def test_unusable_database_is_refused_in_one_line(folder, make, problem, verb):
     write(TWO)
     make(folder / "onbeat.db")
     if verb == "up":
@@ -816,7 +816,7 @@ def test_a_database_that_cannot_be_used_is_refused_in_one_line(folder, make, pro
     assert line.startswith(f"onbeat: {problem}")
 
 
-def test_a_database_of_something_else_is_left_as_it_was(folder):
+def test_foreign_database_is_left_unchanged(folder):
     a_foreign_database(folder / "onbeat.db")
     before = (folder / "onbeat.db").read_bytes()
     refused(69, "list")
@@ -825,7 +825,7 @@ def test_a_database_of_something_else_is_left_as_it_was(folder):
 
 @contextmanager
 def a_folder_of_another():
-    """A folder that cannot be written to, as whoever may not; root may do anything."""
+    """A folder that is not writable, for a user other than root."""
     folder, user = Path(tempfile.mkdtemp()), os.geteuid()
     (folder / "onbeat.yaml").write_text(TWO)
     folder.chmod(0o555)
@@ -838,7 +838,7 @@ def a_folder_of_another():
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_a_folder_that_cannot_be_written_to_is_refused_in_one_line(two, monkeypatch):
+def test_unwritable_folder_is_refused_in_one_line(two, monkeypatch):
     with a_folder_of_another() as other:  # what is to be imported was, by `two`
         monkeypatch.chdir(other)
         said = refused(69, "apply")
@@ -849,13 +849,13 @@ def test_a_folder_that_cannot_be_written_to_is_refused_in_one_line(two, monkeypa
 @pytest.mark.parametrize("verb", ["up",
     "up -d",
 ])  # fmt: skip
-def test_a_folder_that_is_not_there_is_refused_in_one_line(folder, verb):
+def test_missing_folder_is_refused_in_one_line(folder, verb):
     done = command(folder, *verb.split(), "--database", "sqlite:///no/onbeat.db")
     assert (done.returncode, done.stdout) == (69, "")
     assert done.stderr == "onbeat: no does not exist (make the folder first)\n"
 
 
-def test_a_lock_that_cannot_be_taken_is_refused_in_one_line(folder):
+def test_unusable_lock_file_is_refused_in_one_line(folder):
     (folder / "onbeat.db.lock").mkdir()
     done = command(folder, "up")
     assert done.returncode == 69
@@ -928,7 +928,7 @@ def status_of(run):
     return next(each["status"] for each in as_json("runs") if each["run_id"] == run["run_id"])
 
 
-def test_up_applies_the_file_beside_it_and_says_what_is_up(folder):
+def test_up_applies_the_default_file_and_status_shows_the_node(folder):
     write(WORK)
     with a_node(folder, "--log-format", "json") as node:
         assert names() == ["echo", "fails", "quick", "slow"]
@@ -940,7 +940,7 @@ def test_up_applies_the_file_beside_it_and_says_what_is_up(folder):
         assert [line["event"] for line in logged] == [*["schedule.created"] * 4, "node.started"]
 
 
-def test_up_runs_what_is_due_when_it_is_due(folder):
+def test_up_starts_runs_when_they_are_due(folder):
     write("schedules: {tick: {every: 1s, run: {command: ['true']}}}")
     with a_node(folder):
         until(lambda: "SUCCESS" in statuses("tick"))
@@ -950,14 +950,14 @@ def test_up_runs_what_is_due_when_it_is_due(folder):
         assert run["run_at"][:-1] == run["due_at"][:-5]
 
 
-def test_up_refuses_a_file_that_is_wrong(folder):
+def test_up_refuses_an_invalid_file(folder):
     write(BROKEN)
     done = command(folder, "up")
     assert (done.returncode, done.stdout) == (4, "")
     assert "no-length.every" in done.stderr
 
 
-def test_up_can_be_told_another_file_and_runs_the_function_beside_it(folder):
+def test_up_applies_another_file_and_imports_functions_beside_it(folder):
     write(TWO)
     write("def build(limit):\n    return limit * 2\n", "reports.py")
     target = "{python: 'reports:build', inputs: {limit: 3}}"
@@ -967,7 +967,7 @@ def test_up_can_be_told_another_file_and_runs_the_function_beside_it(folder):
         assert as_json("run", "build", "--wait")["result"] == 6
 
 
-def test_waiting_for_a_run_ends_with_it_and_as_it_did(node):
+def test_run_wait_ends_with_the_outcome_of_the_run(node):
     assert re.fullmatch(r"run \d+ of quick: SUCCESS\n", ok("run", "quick", "--wait"))
     found = as_json("run", "echo", "--wait", "--input", "limit=2")
     assert (found["status"], found["exit_code"]) == ("SUCCESS", 0)
@@ -977,13 +977,13 @@ def test_waiting_for_a_run_ends_with_it_and_as_it_did(node):
     assert re.fullmatch(r"run \d+ of fails: FAILED \(exit\): exit code 3\n", failed.stdout)
 
 
-def test_following_the_logs_of_a_run_shows_all_of_it(node):
+def test_logs_follow_prints_all_output_of_a_run(node):
     run = as_json("run", "slow")
     assert ok("logs", "-f", run["run_id"]) == "slept\n"
     assert status_of(run) == "SUCCESS"
 
 
-def test_following_the_logs_shows_all_of_every_attempt(folder):
+def test_logs_follow_prints_the_output_of_every_attempt(folder):
     script = "if [ $ONBEAT_ATTEMPT = 1 ]; then echo first; exit 1; fi; echo and here is the second"
     write(f"schedules: {{r: {{every: 1h, retry: [1s], run: {{command: [sh, -c, '{script}']}}}}}}")
     with a_node(folder):
@@ -991,7 +991,7 @@ def test_following_the_logs_shows_all_of_every_attempt(folder):
         assert ok("logs", "-f", run).endswith("\nand here is the second\n")
 
 
-def test_the_logs_of_a_schedule_are_followed_from_run_to_run(folder):
+def test_logs_follow_of_a_schedule_continues_with_the_next_run(folder):
     write("schedules: {r: {every: 1h, run: {command: [sh, -c, 'echo run $ONBEAT_RUN_ID']}}}")
     with a_node(folder):
         verb = [sys.executable, "-m", "onbeat", "logs", "-f", "r"]
@@ -1003,7 +1003,7 @@ def test_the_logs_of_a_schedule_are_followed_from_run_to_run(folder):
             follower.terminate()
 
 
-def test_a_terminal_that_is_closed_stops_a_node_in_good_order(folder):
+def test_hangup_stops_a_node_cleanly(folder):
     write(WORK)
     with a_node(folder) as node:
         node.send_signal(signal.SIGHUP)
@@ -1011,7 +1011,7 @@ def test_a_terminal_that_is_closed_stops_a_node_in_good_order(folder):
     assert as_json("status")["nodes"] == []
 
 
-def test_a_node_whose_file_was_removed_ends_and_says_why(folder):
+def test_node_whose_database_file_was_removed_exits_with_the_reason(folder):
     write(WORK)
     with a_node(folder, "--lease", "1s") as node:
         ok("run", "quick", "--wait")
@@ -1021,14 +1021,14 @@ def test_a_node_whose_file_was_removed_ends_and_says_why(folder):
     assert "onbeat.db was deleted or replaced: everything written to it is lost" in told
 
 
-def test_an_output_folder_that_cannot_be_made_is_refused(two):
+def test_output_folder_that_cannot_be_created_is_refused(two):
     Path("file").write_text("")
     done = command(".", "up", "--output", "file/below")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("onbeat: output: file/below cannot be made: Not a directory")
 
 
-def test_a_second_up_is_refused_and_says_who_is_there(node):
+def test_second_up_is_refused_with_the_holder(node):
     for how in ((), ("-d",), ("--json",)):
         done = command(".", "up", *how)
         assert (done.returncode, done.stdout) == (69, "")
@@ -1038,7 +1038,7 @@ def test_a_second_up_is_refused_and_says_who_is_there(node):
     assert node.poll() is None
 
 
-def test_down_stops_a_node_when_what_runs_has_finished(folder):
+def test_down_waits_for_running_commands(folder):
     write(WORK)
     with a_node(folder) as node:
         ok("run", "slow")
@@ -1051,7 +1051,7 @@ def test_down_stops_a_node_when_what_runs_has_finished(folder):
     assert ok("down") == "no node is up on sqlite:///onbeat.db\n"
 
 
-def test_a_run_that_outlasts_the_grace_is_ended_and_canceled(folder):
+def test_down_cancels_a_run_after_the_stop_grace(folder):
     write("schedules: {endless: {every: 1h, run: {command: [sleep, '60']}}}")
     with a_node(folder, "--stop-grace", "0s") as node:
         ok("run", "endless")
@@ -1060,7 +1060,7 @@ def test_a_run_that_outlasts_the_grace_is_ended_and_canceled(folder):
         assert statuses("endless") == ["CANCELED"]
 
 
-def test_a_second_signal_ends_what_still_runs_at_once(folder):
+def test_second_signal_cancels_running_commands_immediately(folder):
     write("schedules: {endless: {every: 1h, run: {command: [sleep, '4']}}}")
     with a_node(folder) as node:
         ok("run", "endless")
@@ -1074,7 +1074,7 @@ def test_a_second_signal_ends_what_still_runs_at_once(folder):
             node.kill()
 
 
-def test_what_down_says_has_stopped_has_stopped(folder):
+def test_down_returns_after_the_node_process_has_exited(folder):
     write("import time\ndef hang():\n    time.sleep(4)\n", "work.py")
     write("schedules: {hang: {every: 1h, run: {python: 'work:hang'}}}")
     with a_node(folder, "--stop-grace", "0s") as node:
@@ -1087,7 +1087,7 @@ def test_what_down_says_has_stopped_has_stopped(folder):
             node.kill()
 
 
-def test_what_another_process_changes_is_noticed_within_a_second(node):
+def test_node_notices_changes_of_other_processes_within_a_second(node):
     run = as_json("run", "quick")
     assert until(lambda: status_of(run) == "SUCCESS") < 1
     every_second = "{every: 1s, run: {command: ['true']}}"
@@ -1102,14 +1102,14 @@ def test_what_another_process_changes_is_noticed_within_a_second(node):
     ok("delete", "tock")
 
 
-def test_what_is_asked_for_right_after_it_is_up_is_not_overlooked(folder):
+def test_node_starts_a_run_requested_right_after_up(folder):
     write(WORK)
     with a_node(folder):
         ok("run", "quick")
         assert until(lambda: statuses("quick") == ["SUCCESS"], limit=1.5) < 1
 
 
-def test_behind_a_closed_gate_nothing_starts_until_it_is_opened(node):
+def test_closed_gate_starts_nothing_until_opened(node):
     ok("gate", "off")
     run = as_json("run", "quick")
     for _ in range(8):  # the node looks for changes every 0.2 s
@@ -1133,7 +1133,7 @@ def named(pid):
     return f"{socket.gethostname()}:{pid}"
 
 
-def test_up_in_the_background_is_up_when_it_returns(in_the_background):
+def test_up_in_the_background_returns_when_the_node_is_up(in_the_background):
     done = in_the_background()
     assert (done.returncode, done.stderr) == (0, "")
     (up,) = as_json("status")["nodes"]
@@ -1145,26 +1145,28 @@ def test_up_in_the_background_is_up_when_it_returns(in_the_background):
     assert as_json("status")["nodes"] == []
 
 
-def test_up_in_the_background_says_so_in_json(in_the_background):
+def test_up_in_the_background_prints_json(in_the_background):
     done = in_the_background("--json")
     told = json.loads(done.stdout)
     assert told.keys() == {"database", "pid", "log"}
     assert [each["name"] for each in as_json("status")["nodes"]] == [named(told["pid"])]
 
 
-def test_up_in_the_background_says_why_it_is_not_up(folder):
+def test_up_in_the_background_prints_why_it_failed(folder):
     write(BROKEN)
     done = command(folder, "up", "-d")
     assert (done.returncode, done.stdout) == (4, "")
     assert "no-length.every" in done.stderr
-    assert refused(69, "up", "-d", "--database", "sqlite://").startswith("sqlite:// is a database in memory")
+    assert refused(69, "up", "-d", "--database", "sqlite://").startswith(
+        "sqlite:// is a database in memory"
+    )
 
 
 @pytest.mark.parametrize("flags", [("-d",), ("--detach",), ("-d", "-f", "x.yaml"), ("-f", "x.yaml", "-d"),
     ("-df", "x.yaml"),
     ("-dfx.yaml",),
 ], ids=" ".join)  # fmt: skip
-def test_what_is_started_in_the_background_is_not_to_start_another(monkeypatch, flags):
+def test_background_node_starts_no_further_background_node(monkeypatch, flags):
     started = []
 
     class Ended:
@@ -1188,7 +1190,7 @@ def test_what_is_started_in_the_background_is_not_to_start_another(monkeypatch, 
 # -- after a node was killed
 
 
-def test_after_a_node_was_killed_the_next_goes_on_and_repeats_nothing(folder):
+def test_node_after_a_killed_one_continues_and_repeats_nothing(folder):
     write(WORK)
     with a_node(folder) as node:
         ok("run", "quick", "--wait")
@@ -1204,7 +1206,7 @@ def test_after_a_node_was_killed_the_next_goes_on_and_repeats_nothing(folder):
         assert (lost["status"], lost["reason"]) == ("FAILED", "lost")
 
 
-def test_a_verb_that_is_nearly_one_is_told_of():
+def test_misspelt_verb_gets_a_suggestion():
     done = onbeat("stat")
     assert done.exit_code == 2
     assert "No such command 'stat': did you mean 'status'?" in done.output

@@ -1,4 +1,4 @@
-"""`onbeat why` and `onbeat backfill`: what was, and what shall be after all."""
+"""`onbeat why` and `onbeat backfill`: explanations of instants, and past ticks run afterwards."""
 
 import json
 
@@ -24,7 +24,7 @@ def two():
 # -- why
 
 
-def test_a_local_time_that_is_no_tick_is_told_with_the_field_that_fails(two):
+def test_why_names_the_failing_field_of_a_local_time(two):
     assert ok("why", "standup", "2030-01-05T09:00") == (
         "standup at 2030-01-05T09:00:00+01:00: it is not a tick\n"
         "  2030-01-05T09:00:00+01:00 in Europe/Berlin: day of week is Saturday, not MON-FRI\n"
@@ -33,11 +33,11 @@ def test_a_local_time_that_is_no_tick_is_told_with_the_field_that_fails(two):
     )
 
 
-def test_an_instant_may_have_its_own_offset(two):
+def test_why_accepts_an_instant_with_an_offset(two):
     assert "it is due in" in ok("why", "standup", "2030-01-07T08:00:00Z")
 
 
-def test_in_json_it_has_fields(two):
+def test_why_prints_fields_as_json(two):
     found = as_json("why", "standup", "2030-01-05T09:00")
     assert (found["kind"], found["next"]) == ("no_tick", "2030-01-07T08:00:00Z")
     assert set(found) == {
@@ -46,7 +46,7 @@ def test_in_json_it_has_fields(two):
     }  # fmt: skip
 
 
-def test_without_a_time_it_is_of_the_latest_tick_or_the_next(two):
+def test_why_without_a_time_explains_the_latest_or_the_next_tick(two):
     assert "it is due in" in ok("why", "standup")
 
 
@@ -57,7 +57,7 @@ def test_without_a_time_it_is_of_the_latest_tick_or_the_next(two):
         (("standpu",), 1, "no schedule is called 'standpu' (did you mean 'standup'?)"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(two, arguments, code, problem):
+def test_why_refuses_invalid_arguments(two, arguments, code, problem):
     assert problem in refused(code, "why", *arguments)
 
 
@@ -69,7 +69,7 @@ schedules:
 """
 
 
-def test_a_local_time_in_a_gap_is_answered_for_the_tick_after_it():
+def test_why_of_a_local_time_in_a_gap_explains_the_instant_after_it():
     ok("apply", write(CERTBOT))
     found = ok("why", "certbot", "2027-03-28T02:30")
     assert found.startswith(
@@ -82,7 +82,7 @@ def test_a_local_time_in_a_gap_is_answered_for_the_tick_after_it():
     assert fields["note"].startswith("02:30 does not exist")
 
 
-def test_a_local_time_that_happens_twice_is_answered_for_both():
+def test_why_of_a_repeated_local_time_explains_both_instants():
     ok("apply", write(CERTBOT))
     found = ok("why", "certbot", "2026-10-25T02:30")
     assert "at 2026-10-25T02:30:00+02:00 and again at 2026-10-25T02:30:00+01:00\n" in found
@@ -93,7 +93,7 @@ def test_a_local_time_that_happens_twice_is_answered_for_both():
     assert fields["also"] == ["2099-10-25T01:30:00Z"]
 
 
-def test_a_backfill_from_a_gap_to_a_fold_has_both_passes():
+def test_backfill_range_covers_gaps_and_both_passes_of_a_fold():
     ok("apply", write(CERTBOT))
     asked = ("--from", "2020-03-29T02:30", "--to", "2020-03-29T03:30")
     found = as_json("backfill", "wild", *asked, "--preview")
@@ -108,7 +108,7 @@ def test_a_backfill_from_a_gap_to_a_fold_has_both_passes():
 # -- backfill
 
 
-def test_a_preview_lists_each_tick_with_its_key_and_changes_nothing(two):
+def test_backfill_preview_lists_ticks_with_keys_and_changes_nothing(two):
     found = as_json("backfill", "grid", "--from", "2020-01-01T00:00", "--to", "2020-01-01T03:00", "--preview")  # fmt: skip
     assert [each["run_at"] for each in found] == [
         "2019-12-31T23:00:00Z", "2020-01-01T00:00:00Z", "2020-01-01T01:00:00Z", "2020-01-01T02:00:00Z",
@@ -121,7 +121,7 @@ def test_a_preview_lists_each_tick_with_its_key_and_changes_nothing(two):
     assert "... and 28 more (--json lists all)" in text
 
 
-def test_it_enqueues_them_once_and_goes_on_where_it_was_broken_off(two):
+def test_repeated_backfill_enqueues_each_tick_once(two):
     asked = ("backfill", "grid", "--from", "2020-01-01T00:00", "--to", "2020-01-01T03:00")
     assert ok(*asked) == "4 runs enqueued, 0 ticks left unchanged\n"
     assert as_json(*asked) == {"schedule_id": "grid", "enqueued": 0, "refused": 4}
@@ -131,7 +131,7 @@ def test_it_enqueues_them_once_and_goes_on_where_it_was_broken_off(two):
     assert "it is enqueued or running" in preview
 
 
-def test_more_than_a_hundred_wait_for_a_node(two):
+def test_backfill_of_over_a_hundred_runs_waits_for_a_node(two):
     done = onbeat("backfill", "grid", "--from", "2020-01-01", "--to", "2020-01-06")
     assert done.stdout == "100 runs enqueued, 0 ticks left unchanged\n"
     assert done.stderr == "100 runs wait and no node is up: start one, and repeat this command\n"
@@ -153,11 +153,11 @@ def test_more_than_a_hundred_wait_for_a_node(two):
         (("--from", "soon", "--to", "2020-01-01"), 2, "--from: "),
     ],
 )
-def test_what_makes_no_sense_is_refused(two, asked, code, problem):
+def test_backfill_refuses_invalid_arguments(two, asked, code, problem):
     assert problem in refused(code, "backfill", "grid", *asked)
 
 
-def test_a_stretch_without_a_tick_is_nothing(two):
+def test_backfill_of_a_range_without_ticks_enqueues_nothing(two):
     asked = ("--from", "2020-01-01T00:10", "--to", "2020-01-01T00:20")
     assert json.loads(ok("backfill", "grid", *asked, "--preview", "--json")) == []
     assert ok("backfill", "grid", *asked) == "0 runs enqueued, 0 ticks left unchanged\n"

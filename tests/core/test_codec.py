@@ -11,7 +11,7 @@ from onbeat.core.triggers.base import AnyOf
 from onbeat.core.triggers.bounds import Bounded
 from onbeat.core.triggers.codec import decode, encode, from_json, to_json
 from onbeat.core.triggers.kinds import Manual
-from tests.core.test_laws import triggers
+from tests.core.test_trigger_laws import triggers
 
 SAMPLES = [
     cron("0 9 * * MON-FRI"),
@@ -72,7 +72,7 @@ def test_any_trigger_survives_its_fields(case):
     assert again.next_after(t) == trigger.next_after(t)
 
 
-def test_the_canonical_form_has_one_spelling_and_no_defaults():
+def test_canonical_form_has_one_spelling_and_no_defaults():
     assert encode(decode({"cron": " 0 9  * * mon-fri", "timezone": "UTC", "dst": "shift"})) == {
         "cron": "0 9 * * MON-FRI"
     }
@@ -86,7 +86,7 @@ def test_the_canonical_form_has_one_spelling_and_no_defaults():
     }
 
 
-def test_equal_triggers_are_equal_bytes_whatever_the_order_of_fields():
+def test_equal_triggers_are_encoded_to_equal_bytes():
     one = decode({"cron": "0 9 * * *", "timezone": "Asia/Tokyo", "max_runs": 2})
     two = decode({"max_runs": 2, "timezone": "Asia/Tokyo", "cron": "0 9 * * *"})
     assert to_json(one) == to_json(two)
@@ -102,7 +102,7 @@ def test_parts_have_the_zone_of_the_whole_unless_they_name_their_own():
     assert made == AnyOf((daily("09:00", tz="Asia/Tokyo"), daily("09:00")))
 
 
-def test_h_hashes_the_key_it_is_given():
+def test_hash_in_a_cron_uses_the_key():
     fields = {"cron": "H H * * *"}
     assert decode(fields, key="a") == cron("H H * * *", key="a")
     assert encode(decode(fields, key="a")) == fields
@@ -185,22 +185,22 @@ def test_trigger_that_fields_cannot_represent_is_refused(trigger):
     ],
     ids=lambda value: repr(value)[:40] if not isinstance(value, dict) else "",
 )  # fmt: skip
-def test_odd_values_are_refused(fields, said):
+def test_values_of_a_wrong_type_are_refused(fields, said):
     with pytest.raises(InvalidSchedule, match=said):
         decode(fields)
 
 
-def test_an_error_survives_a_journey_to_another_process():
+def test_invalid_schedule_can_be_pickled():
     error = InvalidSchedule("cron.minute", "'60' is not a minute", hint="0 to 59")
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.hint) == (str(error), error.hint)
 
 
-def test_a_key_may_hold_any_text():
+def test_hash_key_may_be_any_text():
     assert decode({"cron": "H * * * *"}, key="\ud800").next_after(0) is not None
 
 
-def test_nesting_has_an_end():
+def test_nesting_of_triggers_is_limited():
     fields = {"cron": "0 9 * * *"}
     for _ in range(100):
         fields = {"any": [fields, {"cron": "0 9 * * *"}]}

@@ -10,7 +10,7 @@ from onbeat.core.time.days import DaySet, bits_from, bits_of, lowest_bit, year_a
 EPOCH = date(1970, 1, 1)
 
 
-def test_every_day_lies_in_its_year_from_the_first_to_the_last():
+def test_every_day_is_found_in_its_year():
     for number in range(1, 10_000):
         year = year_of(number)
         assert year.start == (date(number, 1, 1) - EPOCH).days
@@ -26,9 +26,7 @@ def test_every_day_lies_in_its_year_from_the_first_to_the_last():
     st.sets(st.integers(0, 6)),
     st.booleans(),
 )
-def test_the_days_of_a_year_are_those_that_match_one_by_one(
-    number, months, dates, weekdays, either
-):
+def test_days_of_a_year_match_a_check_of_each_day(number, months, dates, weekdays, either):
     days = DaySet(
         months=bits_from(months),
         dates=bits_from(dates),
@@ -47,6 +45,6 @@ def test_the_days_of_a_year_are_those_that_match_one_by_one(
 
 
 @given(st.sets(st.integers(0, 400), min_size=1))
-def test_bits_and_positions_are_the_same_thing(positions):
+def test_bits_and_positions_are_converted_both_ways(positions):
     assert bits_of(bits_from(positions)) == sorted(positions)
     assert lowest_bit(bits_from(positions)) == min(positions)

@@ -31,7 +31,7 @@ from onbeat.core.time.durations import Duration, parse_duration
         ("0s", Duration(), "0s"),
     ],
 )
-def test_a_text_has_one_meaning_and_one_spelling(text, meant, canonical):
+def test_duration_has_one_meaning_and_one_canonical_spelling(text, meant, canonical):
     assert parse_duration(text) == meant
     assert str(meant) == canonical
     assert parse_duration(canonical) == meant
@@ -52,7 +52,7 @@ def test_invalid_duration_is_refused(value):
     assert refused.value.hint
 
 
-def test_a_number_needs_a_unit():
+def test_duration_without_a_unit_is_refused():
     with pytest.raises(
         InvalidSchedule, match=r"the number 90 has no unit \(90s, 90m, 90h or 90d\)"
     ):

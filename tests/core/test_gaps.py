@@ -1,4 +1,4 @@
-"""How short the time between two ticks can be, and instants with parts of a second."""
+"""The shortest time between two ticks, and instants with a fraction of a second."""
 
 import pytest
 
@@ -24,7 +24,7 @@ NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
     ],
     ids=str,
 )
-def test_the_shortest_time_between_two_ticks_of_the_coming_year(trigger, gap):
+def test_shortest_gap_covers_the_coming_year(trigger, gap):
     assert shortest_gap(trigger, after=NOON) == gap
 
 
@@ -37,7 +37,7 @@ def test_the_shortest_time_between_two_ticks_of_the_coming_year(trigger, gap):
         ("2026-01-01T13:00:00.123456+01:00", 123),
     ],
 )
-def test_an_instant_may_have_parts_of_a_second(text, ms):
+def test_instant_may_have_a_fraction_of_a_second(text, ms):
     assert parse_instant_ms(text) == NOON * 1000 + ms
     assert parse_instant_ms(rfc3339_ms(NOON * 1000 + ms)) == NOON * 1000 + ms
 

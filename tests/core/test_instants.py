@@ -30,7 +30,7 @@ def test_invalid_fraction_of_a_second_is_refused(text):
 
 
 @pytest.mark.parametrize("field", ["at", "start_at", "end_at"])
-def test_definitions_take_it_wherever_a_time_is(field):
+def test_every_time_of_a_definition_may_have_a_fraction(field):
     fields = {field: f"{AT}.123456789Z"} | ({} if field == "at" else {"every": "1h"})
     schedule = read_schedule("a", {**fields, "run": {"command": ["true"]}})
     assert f'{AT}Z"' in str(schedule) or AT in str(schedule)

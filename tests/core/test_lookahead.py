@@ -1,4 +1,4 @@
-"""Over how long missed ticks are spread: as an operator has set it, and no longer."""
+"""The span over which missed ticks are spread: at most the configured lookahead."""
 
 import pytest
 
@@ -19,14 +19,14 @@ def pace(missed, **given):
     return found.due.due_at - now
 
 
-def test_missed_ticks_are_spread_over_a_minute_unless_told():
+def test_missed_ticks_are_spread_over_a_minute_by_default():
     assert pace(missed=3) == 20_000
 
 
 @pytest.mark.parametrize(("lookahead", "between"), [(6_000, 2_000), (300_000, 100_000)])
-def test_missed_ticks_are_spread_over_as_long_as_is_told(lookahead, between):
+def test_missed_ticks_are_spread_over_the_configured_lookahead(lookahead, between):
     assert pace(missed=3, lookahead=lookahead) == between
 
 
-def test_missed_ticks_are_spread_up_to_the_next_one_if_that_is_sooner():
+def test_missed_ticks_are_spread_at_most_until_the_next_tick():
     assert pace(missed=2, lookahead=3_600_000) == 50 * 60_000 // 2

@@ -1,7 +1,7 @@
 """The calendar against other people's engines. `docs/calendar.md` explains each kind of disagreement.
 
 Where a peer differs, the walk of `tests/oracle.py` decides, and the case must be of a kind listed here:
-a new kind of disagreement fails the test, whoever is right.
+a new kind of disagreement fails the test, whichever engine is right.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The laws of planning, held against a walk that decides tick by tick and counts by listing; and its speed."""
+"""The laws of planning, compared with a walk that decides tick by tick; and its speed."""
 
 import time
 from dataclasses import dataclass
@@ -164,7 +164,7 @@ def runs_before(first, kinds, queue, now):
 
 
 def is_in_flight(run, now):
-    """Say whether a run is, in the words of the design: scheduled, and about to start or started."""
+    """Return whether a run is in flight: scheduled, and about to start or started."""
     if run.request_id or run.blocked_by is not None:
         return False
     return run.status is Status.STARTED or (run.attempt == 0 and run.due_at <= now)
@@ -248,7 +248,7 @@ def walk(case):
 
 
 def groups_of(case):
-    """Say which ticks that are due are decided together, and as what."""
+    """Return which due ticks are decided together, and how."""
     policy, now, due = case.policy, case.now, case.due()
     missed = {tick: None for tick in due if case.start_of(tick) < now - policy.grace}
     since = now
@@ -272,7 +272,7 @@ def groups_of(case):
 
 
 def at_once(case, ticks):
-    """Say how many of the ticks that are due start now, if they are spread."""
+    """Return how many of the due ticks start now if they are spread."""
     if not ticks:
         return 0
     end, following = case.now + MINUTE, case.schedule.trigger.look(ticks[-1], case.past)[0]
@@ -312,14 +312,14 @@ def about(decisions):
 
 
 def was_cut_short(case, found):
-    """Say whether a plan had a reason to leave ticks that are due."""
+    """Return whether a plan had a reason to leave due ticks."""
     used = case.past.runs_used + count_starts(found.decisions)
     full = len(found.decisions) >= MOST_DECISIONS or used == case.max_runs
     return full or is_postponed(case, found)
 
 
 def is_postponed(case, found):
-    """Say whether a plan leaves a tick that is due for another plan, now or later."""
+    """Return whether a plan leaves a due tick for another plan, now or later."""
     if found.due is None:
         return False
     start = case.start_of(found.due.run_at)
@@ -328,7 +328,7 @@ def is_postponed(case, found):
 
 @given(cases())
 @examples(200)
-def test_a_plan_is_what_deciding_tick_by_tick_comes_to(case):
+def test_plan_equals_deciding_tick_by_tick(case):
     found = case.planned()
     verdicts, undecided = walk(case)
     assert [verdict(decision) for decision in found.decisions] == [name for name, _ in verdicts]
@@ -339,7 +339,7 @@ def test_a_plan_is_what_deciding_tick_by_tick_comes_to(case):
 
 
 @given(cases())
-def test_every_tick_that_is_due_is_covered_exactly_once(case):
+def test_every_due_tick_is_covered_exactly_once(case):
     found = case.planned()
     ranges = about(found.decisions)
     ticks = case.ticks(ranges[-1][1]) if ranges else []
@@ -350,14 +350,14 @@ def test_every_tick_that_is_due_is_covered_exactly_once(case):
 
 
 @given(cases())
-def test_nothing_is_decided_that_is_not_due(case):
+def test_only_due_ticks_are_decided(case):
     for decision in case.planned().decisions:
         if not isinstance(decision, (Supersede, Release)):
             assert decision.tick.due_at == case.start_of(decision.tick.run_at) <= case.now
 
 
 @given(cases())
-def test_the_due_row_is_the_first_tick_that_is_not_decided(case):
+def test_due_row_is_the_first_undecided_tick(case):
     found = case.planned()
     past = replace(case.past, runs_used=case.past.runs_used + count_starts(found.decisions))
     ranges = about(found.decisions)
@@ -373,7 +373,7 @@ def test_the_due_row_is_the_first_tick_that_is_not_decided(case):
 
 
 @given(cases())
-def test_a_skip_for_overlap_names_a_run_in_flight(case):
+def test_overlap_skip_names_a_run_in_flight(case):
     in_flight = {run.run_at for run in case.unfinished if is_in_flight(run, case.now)}
     for decision in case.planned().decisions:
         match decision:
@@ -388,13 +388,13 @@ def test_a_skip_for_overlap_names_a_run_in_flight(case):
 
 
 @given(cases())
-def test_no_more_is_started_than_max_runs_leaves(case):
+def test_starts_never_exceed_max_runs(case):
     started = count_starts(case.planned().decisions)
     assert case.max_runs is None or case.past.runs_used + started <= case.max_runs
 
 
 @given(cases())
-def test_catch_ups_are_counted_and_under_once_there_is_one(case):
+def test_catch_ups_are_counted_and_catchup_once_has_at_most_one(case):
     found = case.planned()
     caught_up = [d for d in found.decisions if getattr(d, "triggered_by", "") == "catchup"]
     most = {"none": 0, "once": 1}.get(case.policy.catchup, MOST_DECISIONS)
@@ -402,7 +402,7 @@ def test_catch_ups_are_counted_and_under_once_there_is_one(case):
 
 
 @given(cases(), st.integers(1, 5))
-def test_no_more_is_caught_up_than_allowed_and_what_is_left_waits(case, allowance):
+def test_catch_ups_never_exceed_the_allowance_and_the_rest_waits(case, allowance):
     asked = (case.schedule, case.first, case.unfinished, case.past)
     found, without = case.planned(), plan(*asked, now=case.now, allowance=allowance)
     assert without.catchups == min(found.catchups, allowance)
@@ -412,7 +412,7 @@ def test_no_more_is_caught_up_than_allowed_and_what_is_left_waits(case, allowanc
 
 
 @given(cases())
-def test_without_allowance_nothing_is_caught_up_and_nothing_else_is_different(case):
+def test_plan_without_allowance_differs_only_in_catch_ups(case):
     asked = (case.schedule, case.first, case.unfinished, case.past)
     found, without = case.planned(), plan(*asked, now=case.now, allowance=0)
     late = case.start_of(case.first) < case.now - case.policy.grace
@@ -433,7 +433,7 @@ def test_planning_again_at_the_same_time_decides_nothing(case):
 
 
 @given(cases(counting=False), st.floats(0, 1))
-def test_planning_in_between_covers_the_same_ticks(case, share):
+def test_additional_plans_in_between_cover_the_same_ticks(case, share):
     middle = min(case.first * 1000 + int((case.now - case.first * 1000) * share), case.now)
     now_and_then, row = [], case.first
     for now in (middle, case.now):
@@ -448,7 +448,7 @@ def test_planning_in_between_covers_the_same_ticks(case, share):
 
 
 @given(cases())
-def test_setting_aside_covers_what_was_planned_up_to_now(case):
+def test_setting_aside_covers_every_tick_planned_up_to_now(case):
     aside = set_aside(case.schedule, case.first, case.past, now=case.now, reason="paused")
     ticks = case.ticks(case.now // 1000)
     assert (aside is None) == (ticks == [])
@@ -460,7 +460,7 @@ def test_setting_aside_covers_what_was_planned_up_to_now(case):
 
 
 @given(cases(counting=False))
-def test_an_edit_covers_what_was_planned_up_to_now(case):
+def test_edit_covers_every_tick_planned_up_to_now(case):
     found = decide_edit(case.schedule, case.first, case.unfinished, case.past, now=case.now)
     ranges = about(found)
     assert all(earlier[1] < later[0] for earlier, later in pairwise(ranges))
@@ -476,7 +476,7 @@ def test_an_edit_covers_what_was_planned_up_to_now(case):
 
 
 @given(cases(counting=False))
-def test_an_edit_starts_nothing_that_is_beyond_its_grace(case):
+def test_edit_starts_no_tick_beyond_its_grace(case):
     found = decide_edit(case.schedule, case.first, case.unfinished, case.past, now=case.now)
     about_ticks = [each for each in found if isinstance(each, (Launch, Queue, Skip))]
     too_late = case.now - case.schedule.policy.lateness
@@ -488,7 +488,7 @@ def test_an_edit_starts_nothing_that_is_beyond_its_grace(case):
 
 
 @given(cases())
-def test_jitter_delays_and_changes_no_order(case):
+def test_jitter_only_delays_and_keeps_the_order_of_ticks(case):
     ticks = case.schedule.trigger.upcoming(case.first - 1, 50, case.past)
     begin = [due_at(case.schedule, tick, case.past) for tick in ticks]
     assert begin == [case.start_of(tick) for tick in ticks]
@@ -505,7 +505,7 @@ EVERY_SECOND = {"cron": "* * * * * *"}
 
 
 def is_done_within(seconds, call):
-    """Say whether a call takes so little processor time, at the third attempt at the latest."""
+    """Return whether one of three calls takes less than this processor time."""
     for _ in range(3):
         began = time.process_time()
         call()
@@ -528,7 +528,7 @@ def ways_to_decide(schedule):
 @pytest.mark.parametrize(
     "given", [{"every": "1s"}, EVERY_SECOND | {"timezone": "America/New_York"}]
 )
-def test_a_tick_a_second_that_is_a_year_late_is_decided_at_once(given, catchup, jitter):
+def test_year_of_missed_seconds_is_decided_quickly(given, catchup, jitter):
     for way in ways_to_decide(a_schedule(**given, catchup=catchup, jitter=jitter)):
         assert is_done_within(LIMIT, way)
 
@@ -547,7 +547,7 @@ def test_a_tick_a_second_that_is_a_year_late_is_decided_at_once(given, catchup, 
         EVERY_SECOND | {"within": OFFICE | {"outside": "move"}},
     ],
 )  # fmt: skip
-def test_so_is_whatever_is_made_of_them(given, catchup):
+def test_year_of_missed_seconds_of_a_combination_is_decided_quickly(given, catchup):
     for way in ways_to_decide(a_schedule(**given, catchup=catchup)):
         assert is_done_within(10 * LIMIT, way)
 
@@ -561,6 +561,6 @@ def test_so_is_whatever_is_made_of_them(given, catchup):
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("given", [{"every": "1s"}, {"any": [EVERY_SECOND, {"every": "7s"}]}])
-def test_so_it_is_under_any_policy(given, policy):
+def test_year_of_missed_seconds_is_decided_quickly_under_any_policy(given, policy):
     for way in ways_to_decide(a_schedule(**given, **policy)):
         assert is_done_within(10 * LIMIT, way)

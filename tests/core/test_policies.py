@@ -26,7 +26,7 @@ GIVEN = [known.name for known in fields(Policy) if known.init]  # others follow 
 
 
 class TestDefaults:
-    def test_they_are_those_of_the_design(self):
+    def test_default_policy_is_as_designed(self):
         assert Policy() == Policy(
             enabled=True,
             grace=60 * SECOND,
@@ -49,13 +49,13 @@ class TestDefaults:
             pause_after=None,
         )
 
-    def test_a_schedule_that_says_nothing_has_them(self):
+    def test_schedule_without_policies_has_the_defaults(self):
         assert read_policy({}) == a_schedule().policy == Policy()
 
-    def test_nothing_is_written_of_them(self):
+    def test_defaults_are_not_written(self):
         assert write_policy(Policy()) == {}
 
-    def test_every_field_has_one_and_can_be_read(self):
+    def test_every_policy_field_has_a_reader(self):
         assert list(POLICIES) == GIVEN
 
 
@@ -101,19 +101,19 @@ ASKED = [  # fields, the policy that they ask for, and how they are written
 
 class TestReading:
     @pytest.mark.parametrize(("given", "policy", "written"), ASKED, ids=str)
-    def test_a_field_is_read_and_written_in_one_way(self, given, policy, written):
+    def test_policy_field_survives_reading_and_writing(self, given, policy, written):
         assert read_policy(given) == policy
         assert write_policy(policy) == written
         assert read_policy(written) == policy
 
-    def test_every_field_is_among_them(self):
+    def test_every_policy_has_a_case_for_reading(self):
         assert {name for given, _, _ in ASKED for name in given} == POLICIES.keys()
 
-    def test_they_are_fields_of_a_schedule(self):
+    def test_policies_are_fields_of_a_schedule(self):
         given = {name: value for asked, _, _ in ASKED[-6:] for name, value in asked.items()}
         assert a_schedule(**given).policy == read_policy(given)
 
-    def test_lengths_may_be_written_in_any_way(self):
+    def test_durations_are_read_in_any_notation(self):
         ways = ["90s", "1m30s", "PT90S", timedelta(seconds=90), "90000ms", " 90000ms "]
         assert {read_policy({"grace": way}).grace for way in ways} == {90 * SECOND}
 
@@ -121,7 +121,7 @@ class TestReading:
         ("ms", "text"),
         [(0, "0s"), (1, "1ms"), (999, "999ms"), (1000, "1s"), (1500, "1500ms"), (90_000, "90s"), (5_400_000, "90m"), (172_800_000, "48h")],
     )  # fmt: skip
-    def test_they_are_written_in_the_largest_unit_that_fits(self, ms, text):
+    def test_durations_are_written_in_the_largest_exact_unit(self, ms, text):
         assert length_text(ms) == text
 
     @pytest.mark.parametrize(
@@ -133,11 +133,11 @@ class TestReading:
             ("max_active", 1, 10_000, {"overlap": "allow"}),
         ],
     )
-    def test_the_bounds_of_a_number_are_numbers_too(self, name, first, last, beside):
+    def test_bounds_of_a_number_are_included(self, name, first, last, beside):
         for number in (first, last):
             assert getattr(read_policy({name: number} | beside), name) == number
 
-    def test_what_is_given_at_its_default_is_not_written(self):
+    def test_explicit_default_is_not_written(self):
         at_default = {
             "enabled": True, "grace": "1m", "catchup": "once", "catchup_window": "1d",
             "overlap": "skip", "queue_limit": 100, "queue_keep": "first", "jitter": "0s",
@@ -151,36 +151,36 @@ class TestRetries:
     def of(self, value):
         return read_policy({"retry": value}).retry
 
-    def test_a_list_has_the_delay_after_each_failure(self):
+    def test_retry_list_has_the_delay_after_each_failure(self):
         assert self.of(["30s", "2m", "10m"]) == Retries((30 * SECOND, 2 * MINUTE, 10 * MINUTE))
 
-    def test_delays_may_be_none_at_all_and_have_milliseconds(self):
+    def test_retry_delays_may_be_zero_or_have_milliseconds(self):
         assert self.of(["0s", "250ms", "2000ms"]) == Retries((0, 250, 2000))
         assert write_policy(Policy(retry=Retries((0, 250, 2000)))) == {
             "retry": ["0s", "250ms", "2s"]
         }
 
-    def test_the_longest_list_is_read(self):
+    def test_retry_list_of_the_maximum_length_is_read(self):
         assert len(self.of(["1s"] * MAX_RETRY_DELAYS).delays) == 100
 
     @pytest.mark.parametrize(("attempts", "delays"), [(1, ()), (2, (30,)), (4, (30, 60, 120))])
-    def test_attempts_are_all_there_are_the_first_included(self, attempts, delays):
+    def test_retry_attempts_include_the_first(self, attempts, delays):
         assert self.of({"attempts": attempts, "backoff": "30s"}) == Retries(
             tuple(seconds * SECOND for seconds in delays)
         )
 
-    def test_delays_double_up_to_the_longest(self):
+    def test_backoff_doubles_up_to_its_maximum(self):
         found = self.of({"attempts": 5, "backoff": "3m", "max": "10m"})
         assert found.delays == (3 * MINUTE, 6 * MINUTE, 10 * MINUTE, 10 * MINUTE)
 
-    def test_the_longest_is_a_day_unless_told(self):
+    def test_maximum_backoff_is_a_day_by_default(self):
         assert max(self.of({"attempts": 101, "backoff": "1ms"}).delays) == 24 * HOUR
         assert len(self.of({"attempts": 101, "backoff": "1ms"}).delays) == MAX_RETRY_DELAYS
 
-    def test_none_is_longer_than_the_longest_not_even_the_first(self):
+    def test_first_delay_is_limited_by_the_maximum(self):
         assert self.of({"attempts": 3, "backoff": "10m", "max": "1m"}) == Retries((MINUTE, MINUTE))
 
-    def test_by_how_much_they_vary_is_kept_beside_them(self):
+    def test_retry_jitter_is_stored_beside_the_delays(self):
         given = {"attempts": 3, "backoff": "30s", "max": "10m", "jitter": "5s"}
         assert self.of(given) == Retries((30 * SECOND, 60 * SECOND), 5 * SECOND)
         written = {"delays": ["30s", "1m"], "jitter": "5s"}
@@ -192,10 +192,10 @@ class TestRetries:
         assert write_policy(one) == {"retry": ["30s", "1m", "2m"]}
         assert read_policy({"retry": {"delays": ["30s", "60s", "120s"]}}) == one
 
-    def test_one_attempt_and_no_jitter_say_nothing(self):
+    def test_single_attempt_without_jitter_is_not_written(self):
         assert write_policy(read_policy({"retry": {"attempts": 1, "backoff": "30s"}})) == {}
 
-    def test_they_may_be_for_some_reasons_only_however_they_are_given(self):
+    def test_retries_may_be_limited_to_reasons_in_any_notation(self):
         delays = (30 * SECOND, 60 * SECOND)
         given = {"attempts": 3, "backoff": "30s", "on": ["timeout", "exit", "exit"]}
         assert self.of(given) == Retries(delays, 0, ("exit", "timeout"))
@@ -205,7 +205,9 @@ class TestRetries:
         assert self.of({"delays": ["30s", "1m"]}).on is None
 
     @given(st.integers(1, 101), st.integers(1, 10**6), st.integers(1, 10**8))
-    def test_each_delay_is_the_double_of_the_last_or_the_longest(self, attempts, backoff, longest):
+    def test_every_backoff_delay_doubles_the_last_or_is_the_maximum(
+        self, attempts, backoff, longest
+    ):
         given = {"attempts": attempts, "backoff": f"{backoff}ms", "max": f"{longest}ms"}
         delays = self.of(given).delays
         assert len(delays) == attempts - 1
@@ -213,7 +215,7 @@ class TestRetries:
         for n in range(1, len(delays)):
             assert delays[n] == min(2 * delays[n - 1], longest)
 
-    def test_what_doubling_comes_to_is_read_again(self):
+    def test_backoff_delays_are_read_back(self):
         policy = read_policy({"retry": {"attempts": 25, "backoff": "300ms", "max": "30d"}})
         assert read_policy(write_policy(policy)) == policy
 
@@ -228,14 +230,14 @@ class TestRate:
             (" 10 / hour ", Rate(10, "hour")),
         ],
     )  # fmt: skip
-    def test_it_is_so_many_in_so_long(self, text, rate):
+    def test_rate_is_a_number_per_unit_of_time(self, text, rate):
         assert read_policy({"rate": text}).rate == rate
 
     @pytest.mark.parametrize(
         ("text", "written", "length"),
         [("5/m", "5/minute", MINUTE), ("10/h", "10/hour", HOUR), ("3/d", "3/day", DAY)],
     )
-    def test_it_is_written_in_words_and_has_a_length(self, text, written, length):
+    def test_rate_is_written_with_its_full_unit(self, text, written, length):
         policy = read_policy({"rate": text})
         assert (str(policy.rate), policy.rate.length) == (written, length)
         assert write_policy(policy) == {"rate": written}
@@ -397,7 +399,7 @@ def policies(draw):
 
 @given(policies())
 @examples(300)
-def test_what_is_written_is_what_is_read(policy):
+def test_policy_survives_writing_and_reading(policy):
     written = write_policy(policy)
     assert read_policy(written) == policy
     assert write_policy(read_policy(written)) == written
@@ -405,7 +407,7 @@ def test_what_is_written_is_what_is_read(policy):
 
 
 @given(policies())
-def test_only_what_is_not_at_its_default_is_written(policy):
+def test_only_values_other_than_the_default_are_written(policy):
     default = Policy()
     changed = {name for name in GIVEN if getattr(policy, name) != getattr(default, name)}
     assert write_policy(policy).keys() == changed

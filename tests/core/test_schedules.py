@@ -29,53 +29,53 @@ OFFICE = {"hours": "09:00-17:00", "days": "MON-FRI"}
 
 
 class TestTarget:
-    def test_its_kind_is_the_one_field_that_names_a_launcher(self):
+    def test_kind_of_a_target_is_its_launcher_field(self):
         target = a_schedule(run=RUN | {"cwd": "/srv"}).target
         assert target == Target("command", RUN | {"cwd": "/srv"})
 
-    def test_a_node_has_to_offer_its_kind(self):
+    def test_target_needs_a_node_that_offers_its_kind(self):
         assert a_schedule(run=RUN).target.needs == "command"
         assert a_schedule(run={"python": "reports:build"}).target.needs == "python"
 
-    def test_or_the_registered_function_by_its_name(self):
+    def test_target_of_a_registered_function_needs_that_name(self):
         assert a_schedule(run={"python": "standup"}).target.needs == "python:standup"
 
-    def test_inputs_are_what_it_is_passed(self):
+    def test_target_has_its_inputs(self):
         assert a_schedule(run=RUN | {"inputs": {"limit": 100}}).target.inputs == {"limit": 100}
         assert a_schedule(run=RUN).target.inputs == {}
 
-    def test_it_holds_plain_values_that_are_its_own(self):
+    def test_target_copies_its_inputs(self):
         inputs = {"days": [1, 2], "until": "2026-12-25"}
         target = a_schedule(run=RUN | {"inputs": inputs}).target
         inputs["days"].append(3)
         assert target.inputs == {"days": [1, 2], "until": "2026-12-25"}
 
-    def test_it_may_be_switched_off(self):
+    def test_disabled_target_is_kept_in_the_definition(self):
         off = a_schedule(run=RUN | {"enabled": False})
         assert (off.target.is_enabled, off.target.fields) == (False, RUN)
         assert json.loads(definition(off))["run"] == RUN | {"enabled": False}
         assert from_definition(off.schedule_id, definition(off)) == off
 
-    def test_that_it_is_on_is_not_written(self):
+    def test_enabled_true_is_left_out_of_the_definition(self):
         on = a_schedule(run=RUN | {"enabled": True})
         assert on == a_schedule(run=RUN)
         assert json.loads(definition(on))["run"] == RUN
 
-    def test_being_on_and_off_are_two_definitions(self):
+    def test_enabled_and_disabled_target_differ(self):
         assert a_schedule(run=RUN | {"enabled": False}) != a_schedule(run=RUN)
 
     @pytest.mark.parametrize("kind", ["command", "python", "http"])
-    def test_there_are_three_kinds(self, kind):
+    def test_command_python_and_http_are_kinds_of_targets(self, kind):
         assert a_schedule(run={kind: "x:y"}).target.kind == kind
 
 
 class TestCondition:
     """`when`: what is asked before a run starts."""
 
-    def test_there_is_none_unless_told(self):
+    def test_schedule_has_no_condition_by_default(self):
         assert a_schedule().when is None
 
-    def test_it_is_a_target_and_is_kept(self):
+    def test_condition_is_a_target_and_part_of_the_definition(self):
         asked = a_schedule(when={"command": ["./is-open"]})
         assert asked.when == Target("command", {"command": ["./is-open"]})
         assert from_definition(asked.schedule_id, definition(asked)) == asked
@@ -105,10 +105,10 @@ class TestCondition:
 class TestFollowing:
     """Schedules with ticks that follow an event."""
 
-    def test_one_of_the_clock_follows_nothing(self):
+    def test_schedule_with_clock_triggers_follows_nothing(self):
         assert follows(a_schedule(any=[{"every": "1h"}, {"daily": "09:00"}])) == set()
 
-    def test_one_may_follow_itself_another_and_a_start(self):
+    def test_schedule_may_follow_itself_another_and_a_start(self):
         parts = [
             {"after": {"success": "30m"}},
             {"after": {"schedule": "backup", "outcome": "completion"}},
@@ -117,7 +117,7 @@ class TestFollowing:
         ]
         assert follows(a_schedule("report", any=parts)) == {"report", "backup", "@startup"}
 
-    def test_limits_around_it_change_nothing(self):
+    def test_bounds_do_not_change_what_a_schedule_follows(self):
         limits = {"max_runs": 3, "exclude": ["12-25"]}
         limited = a_schedule("report", after={"failure": "1m"}, **limits)
         assert follows(limited) == {"report"}
@@ -125,21 +125,21 @@ class TestFollowing:
     @pytest.mark.parametrize(
         "trigger", [startup("30s"), after("success", "1h"), startup() | every("1h")]
     )
-    def test_it_is_defined_like_any_other(self, trigger):
+    def test_following_schedule_survives_its_definition(self, trigger):
         made = Schedule("a", trigger, Target("command", RUN))
         assert check_schedule(made) is made
         assert from_definition("a", definition(made)) == made
 
-    def test_one_may_name_itself(self):
+    def test_schedule_may_name_itself_as_followed(self):
         itself = {"schedule": "report", "outcome": "success"}
         assert follows(a_schedule("report", after=itself)) == {"report"}
 
 
-class TestTimedLike:
+class TestSameTiming:
     @pytest.mark.parametrize(
         "same", [{"every": "60m"}, {"overlap": "queue"}, {"rate": "1/d"}, {"enabled": False}]
     )
-    def test_what_changes_no_tick_changes_no_timing(self, same):
+    def test_edit_that_changes_no_tick_keeps_the_timing(self, same):
         assert a_schedule().is_timed_like(a_schedule(**same))
 
     @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ class TestTimedLike:
             {"jitter": "5s", "jitter_around": True},
         ],
     )
-    def test_a_trigger_a_limit_and_jitter_do(self, other):
+    def test_trigger_limit_and_jitter_change_the_timing(self, other):
         assert not a_schedule().is_timed_like(a_schedule(**other))
 
     def test_side_of_the_jitter_changes_the_timing(self):
@@ -162,7 +162,7 @@ class TestTimedLike:
 class TestStartingDirectly:
     """A run that nothing has to be looked at for is announced as it is decided."""
 
-    def test_most_are(self):
+    def test_ordinary_schedule_starts_directly(self):
         assert a_schedule(overlap="queue", retry=["30s"], rate="1/d", jitter="5s").starts_directly
 
     @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ class TestStartingDirectly:
 
 
 class TestDefinition:
-    def test_it_says_only_what_is_not_at_its_default(self):
+    def test_definition_leaves_out_defaults(self):
         assert (
             definition(a_schedule(run=RUN))
             == '{"every":"1h","run":{"command":["./backup.sh","--all"]}}'
@@ -198,29 +198,29 @@ class TestDefinition:
             {"calendars": {"unused": ["12-25"]}},
         ],
     )  # fmt: skip
-    def test_equal_schedules_give_equal_texts(self, same):
+    def test_equal_schedules_have_equal_definitions(self, same):
         assert a_schedule(**same) == a_schedule()
         assert definition(a_schedule(**same)) == definition(a_schedule())
 
-    def test_the_order_of_fields_does_not_matter(self):
+    def test_order_of_fields_does_not_change_the_definition(self):
         inputs = {"b": {"y": 1, "x": 2}, "a": 1}
         turned = {"a": 1, "b": {"x": 2, "y": 1}}
         one = read_schedule("a", {"run": RUN | {"inputs": inputs}, "every": "1h", "grace": "5m"})
         other = read_schedule("a", {"grace": "5m", "every": "1h", "run": {"inputs": turned} | RUN})
         assert definition(one) == definition(other)
 
-    def test_the_order_of_inputs_that_are_lists_does(self):
+    def test_order_of_a_list_in_inputs_changes_the_definition(self):
         one, other = (a_schedule(run=RUN | {"inputs": {"a": x}}) for x in ([1, 2], [2, 1]))
         assert definition(one) != definition(other)
 
-    def test_a_zone_that_was_meant_is_written_out(self):
+    def test_default_zone_is_written_into_the_definition(self):
         given = {"cron": "0 9 * * *", "run": RUN}
         meant = read_schedule("a", given, timezone="Europe/Berlin")
         assert meant == read_schedule("a", given | {"timezone": "Europe/Berlin"})
         assert json.loads(definition(meant))["timezone"] == "Europe/Berlin"
         assert from_definition("a", definition(meant)) == meant
 
-    def test_the_calendars_that_are_used_are_kept_with_it(self):
+    def test_used_calendars_are_part_of_the_definition(self):
         calendars = {"company": ("12-24..12-31", "2026-05-01"), "school": ("07-01..08-31",)}
         schedule = read_schedule(
             "a", HOURLY | {"exclude": ["company", "2026-03-01"]}, calendars=calendars
@@ -233,7 +233,7 @@ class TestDefinition:
             datetime(2027, 1, 1, tzinfo=UTC).timestamp()
         )
 
-    def test_calendars_are_found_in_parts_too(self):
+    def test_calendars_of_parts_are_part_of_the_definition(self):
         calendars = {"company": ("12-25",), "school": ("07-01..08-31",)}
         parts = [
             {"daily": "09:00", "exclude": "company"},
@@ -243,7 +243,7 @@ class TestDefinition:
         assert schedule.calendars == calendars
         assert from_definition("a", definition(schedule)) == schedule
 
-    def test_a_change_of_a_calendar_is_a_change_of_the_schedule(self):
+    def test_changed_calendar_changes_the_schedule(self):
         before, now = (
             read_schedule("a", HOURLY | {"exclude": "company"}, calendars={"company": (day,)})
             for day in ("12-25", "12-26")
@@ -251,33 +251,33 @@ class TestDefinition:
         assert definition(before) != definition(now)
         assert before.trigger != now.trigger
 
-    def test_its_own_calendars_come_before_those_around_it(self):
+    def test_calendar_of_the_schedule_overrides_one_of_the_file(self):
         given = HOURLY | {"exclude": "company", "calendars": {"company": ["12-25"]}}
         schedule = read_schedule("a", given, calendars={"company": ("12-26",)})
         assert schedule.calendars == {"company": ("12-25",)}
 
-    def test_a_hash_belongs_to_the_schedule(self):
+    def test_hash_in_a_cron_depends_on_the_schedule_id(self):
         text = definition(a_schedule("report", cron="H H * * *"))
         assert from_definition("report", text) == a_schedule("report", cron="H H * * *")
         assert from_definition("backup", text).trigger != from_definition("report", text).trigger
 
-    def test_the_same_text_may_define_several_schedules(self):
+    def test_one_definition_may_be_used_by_several_schedules(self):
         text = definition(a_schedule(cron="0 9 * * *"))
         one, other = (from_definition(name, text) for name in ("one", "other"))
         assert (one.schedule_id, other.schedule_id) == ("one", "other")
         assert one.trigger == other.trigger == cron("0 9 * * *")
 
     @pytest.mark.parametrize("text", ["", "garbage", "{", "[" * 10_000, '"\ud800"'])
-    def test_a_text_that_is_not_json_is_refused(self, text):
+    def test_definition_that_is_not_json_is_refused(self, text):
         with pytest.raises(InvalidSchedule, match="this is not JSON"):
             from_definition("a", text)
 
     @pytest.mark.parametrize("text", ["[]", "null", "5", '"every: 1h"'])
-    def test_so_is_one_that_holds_no_fields(self, text):
+    def test_definition_without_fields_is_refused(self, text):
         with pytest.raises(InvalidSchedule, match="is not a schedule"):
             from_definition("a", text)
 
-    def test_what_the_store_keeps_is_checked_like_anything_else(self):
+    def test_stored_definition_is_validated(self):
         with pytest.raises(InvalidSchedule, match=r"^evry: no field has this name"):
             from_definition("a", '{"evry": "1h", "run": {"command": ["ls"]}}')
 
@@ -346,7 +346,7 @@ SOME_FIELDS = st.fixed_dictionaries(
 
 @given(st.sampled_from(TIMINGS), SOME_FIELDS, st.sampled_from(["report", "x/y.z", "H"]))
 @examples(200)
-def test_what_is_written_is_what_is_read(timing, some, name):
+def test_definition_survives_writing_and_reading(timing, some, name):
     schedule = read_schedule(name, timing | some, calendars=CALENDARS)
     text = definition(schedule)
     assert from_definition(name, text) == schedule
@@ -356,7 +356,7 @@ def test_what_is_written_is_what_is_read(timing, some, name):
 
 class TestIds:
     @pytest.mark.parametrize("name", ["a", "A.b_c-9", "team/report", "...", "x" * 200])
-    def test_an_id_is_a_path_of_plain_names(self, name):
+    def test_valid_schedule_id_is_accepted(self, name):
         assert check_id(name) == name
         assert a_schedule(name).schedule_id == name
 
@@ -367,7 +367,7 @@ class TestIds:
             "\u00e4", "a\x00", "x" * 201, None, 5, b"a", ["a"],
         ],
     )  # fmt: skip
-    def test_what_is_none_is_refused(self, name):
+    def test_invalid_schedule_id_is_refused(self, name):
         for refuse in (check_id, lambda name: read_schedule(name, HOURLY)):
             with pytest.raises(InvalidSchedule) as refused:
                 refuse(name)
@@ -375,7 +375,7 @@ class TestIds:
             assert refused.value.problem.endswith("is not a valid id")
             assert refused.value.hint == "letters, digits and . _ / -, at most 200; no .. in a path"
 
-    def test_a_schedule_made_in_python_is_checked_too(self):
+    def test_invalid_id_of_a_schedule_made_in_python_is_refused(self):
         with pytest.raises(InvalidSchedule, match="schedule_id: 'a//b' is not a valid id"):
             check_schedule(Schedule("a//b", every("1h"), Target("command", RUN)))
 
@@ -436,7 +436,7 @@ def test_invalid_schedule_names_field_problem_and_hint(given, field, problem, hi
 
 
 @pytest.mark.parametrize("given", [None, 5, "every: 1h", ["every"], {1, 2}])
-def test_what_holds_no_fields_is_refused(given):
+def test_schedule_without_fields_is_refused(given):
     with pytest.raises(InvalidSchedule, match=r"is not a schedule \(fields, such as every: 90m"):
         read_schedule("report", given)
 
@@ -453,7 +453,7 @@ def nested(depth):
     [object(), {(1, 2): 3}, "\ud800", lambda: 0, nested(10_000)],
     ids=lambda v: str(type(v)),
 )
-def test_inputs_that_json_cannot_say_are_refused(value):
+def test_inputs_that_json_cannot_represent_are_refused(value):
     with pytest.raises(InvalidSchedule) as refused:
         a_schedule(run=RUN | {"inputs": {"x": value}})
     assert (refused.value.field, refused.value.problem) == (
@@ -477,19 +477,19 @@ MOVED = {"daily": "03:00", "within": OFFICE | {"outside": "move"}}
         {"any": [MOVED, {"every": "1h"}], "max_runs": 3, "exclude": ["12-25"]},
     ],
 )  # fmt: skip
-def test_ticks_of_a_part_are_not_moved(given):
+def test_part_of_a_trigger_cannot_move_ticks(given):
     with pytest.raises(InvalidSchedule, match=r"^within.outside: a part of a trigger") as refused:
         a_schedule(**given)
     assert refused.value.hint == "set `within` on the whole schedule, or use outside: skip"
 
 
-def test_ticks_of_the_whole_are_and_those_of_a_part_may_be_left_out():
+def test_whole_trigger_may_move_ticks_and_a_part_may_skip_them():
     parts = [{"every": "1h"}, {"daily": "03:30"}]
     assert a_schedule(any=parts, within=MOVED["within"]).trigger
     assert a_schedule(any=[{"every": "1h", "within": OFFICE}, {"daily": "03:30"}]).trigger
 
 
-def test_a_schedule_made_in_python_is_refused_for_the_same_reasons():
+def test_schedule_made_in_python_is_validated():
     moved = cron("0 3 * * *", within=MOVED["within"])
     with pytest.raises(InvalidSchedule, match=r"^within.outside: a part of a trigger"):
         check_schedule(Schedule("a", moved | every("1h"), Target("command", RUN)))
@@ -502,7 +502,7 @@ def test_a_schedule_made_in_python_is_refused_for_the_same_reasons():
     assert check_schedule(right) is right
 
 
-def test_single_times_are_told_from_others():
+def test_schedule_with_a_single_time_ticks_once():
     assert a_schedule(at="2026-12-01T09:00Z").ticks_once
     assert a_schedule(at="2026-12-01T09:00Z", max_runs=1).ticks_once
     assert not a_schedule().ticks_once
@@ -514,27 +514,27 @@ def test_max_runs_is_part_of_the_definition():
     assert not a_schedule(end_at="2099-01-01T00:00Z").trigger.counts_runs
 
 
-def test_a_mapping_of_any_kind_will_do():
+def test_fields_may_be_any_mapping():
     assert read_schedule("a", MappingProxyType(HOURLY)) == read_schedule("a", HOURLY)
 
 
-def test_a_description_that_is_no_text_is_refused():
+def test_description_that_json_cannot_represent_is_refused():
     with pytest.raises(InvalidSchedule, match=r"^description"):
         a_schedule(description="\ud800")
 
 
 @pytest.mark.parametrize("item", [5, None, ["12-25"], {"day": 5}])
-def test_an_item_of_a_calendar_that_is_no_text_is_refused(item):
+def test_calendar_item_that_is_not_a_string_is_refused(item):
     with pytest.raises(InvalidSchedule, match=r"calendars|exclude"):
         a_schedule(calendars={"company": [item]}, exclude="company")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_numbers_that_json_cannot_say_are_refused(value):
+def test_nan_and_infinity_in_inputs_are_refused(value):
     with pytest.raises(InvalidSchedule, match="values that JSON cannot represent"):
         a_schedule(run=RUN | {"inputs": {"x": value}})
 
 
-def test_names_that_are_one_in_json_are_refused():
+def test_input_names_that_collide_in_json_are_refused():
     with pytest.raises(InvalidSchedule, match="values that JSON cannot represent"):
         a_schedule(run=RUN | {"inputs": {"x": {1: "a", "1": "b"}}})

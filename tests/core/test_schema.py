@@ -1,4 +1,4 @@
-"""The JSON Schemas are true: what is defined fits, and what they refuse is refused when it is read."""
+"""The JSON Schemas accept exactly the definitions that the readers accept."""
 
 import json
 import re
@@ -37,7 +37,7 @@ def accepted(fields):
     return schedule
 
 
-def test_every_kind_limit_policy_and_target_is_in_it():
+def test_schema_has_every_kind_limit_policy_and_target():
     schema = schema_of_schedule()
     others = {"run", "when", "description", "calendars"}
     assert schema["properties"].keys() == KINDS.keys() | AROUND | POLICIES.keys() | others
@@ -48,14 +48,14 @@ def test_every_kind_limit_policy_and_target_is_in_it():
     assert set(http["properties"]["method"]["enum"]) == METHODS
 
 
-def test_defaults_are_those_of_the_policy():
+def test_schema_has_the_defaults_of_policies():
     for name in POLICIES:
         told = schema_of_schedule()["properties"][name].get("default")
         default = getattr(Policy(), name)
         assert told is None if default is None else POLICIES[name].read(told) == default, name
 
 
-def test_everything_has_a_description_and_its_examples_fit():
+def test_every_schema_field_has_a_description_and_valid_examples():
     for name, field in schema_of_schedule()["properties"].items():
         assert "$ref" in field or field["description"], name
         for example in field.get("examples", ()):
@@ -63,12 +63,12 @@ def test_everything_has_a_description_and_its_examples_fit():
             assert SCHEDULE.is_valid({name: example, "run": {"command": ["ls"]}, **beside}), name
 
 
-def test_they_are_schemas_themselves():
+def test_schemas_are_valid_json_schemas():
     assert jsonschema_rs.meta.is_valid(schema_of_file())
     assert jsonschema_rs.meta.is_valid(schema_of_schedule())
 
 
-def test_what_they_refer_to_can_be_kept_elsewhere():
+def test_parts_of_a_schema_can_be_kept_elsewhere():
     schedule, parts = schedule_and_parts("#/components/schemas/")
     document = {"components": {"schemas": parts}, **schedule}
     found = jsonschema_rs.Draft202012Validator(document)
@@ -92,7 +92,7 @@ def files():
 
 
 @pytest.mark.parametrize(("name", "text"), list(files()), ids=lambda value: value[:20])
-def test_every_definition_that_is_shown_fits(name, text):
+def test_every_definition_in_the_docs_matches_the_schema(name, text):
     found = read_yaml(text)
     assert found.mistakes == []
     if "schedules" in found.value:
@@ -102,7 +102,7 @@ def test_every_definition_that_is_shown_fits(name, text):
 @pytest.mark.parametrize("text", [
     "schedules:", "calendars:", "{}", "timezone: Asia/Tokyo", "calendars: {a: [12-25], b: {ics: x.ics}, c: {holidays: DE}}",
 ])  # fmt: skip
-def test_files_with_little_in_them_fit(text):
+def test_nearly_empty_files_match_the_schema(text):
     FILE.validate(read_yaml(text).value)
 
 
@@ -110,7 +110,7 @@ def test_files_with_little_in_them_fit(text):
     "[]", "shedules: {}", "timezone: Berlin", "schedules: [a]", "schedules: {a: 5}", "schedules: {a b: {every: 1h, run: {command: [ls]}}}",
     "calendars: {a: 5}", "calendars: {a: {ics: 5}}", "calendars: {a: {isc: x}}", "schedules: {a: }",
 ])  # fmt: skip
-def test_files_that_make_no_sense_do_not_fit(text):
+def test_invalid_files_do_not_match_the_schema(text):
     assert not FILE.is_valid(read_yaml(text).value)
 
 
@@ -137,7 +137,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("fields", WRONG, ids=json.dumps)
-def test_what_makes_no_sense_does_not_fit_and_is_refused_when_it_is_read(fields):
+def test_invalid_schedule_does_not_match_and_is_refused_by_the_reader(fields):
     assert not SCHEDULE.is_valid(fields)
     assert accepted(fields) is None
 
@@ -192,7 +192,7 @@ FIELDS = st.builds(
 
 
 @given(FIELDS)
-def test_whatever_is_defined_fits_as_it_was_given_and_as_it_is_kept(fields):
+def test_accepted_schedule_matches_as_given_and_as_stored(fields):
     schedule = accepted(fields)
     assume(schedule is not None)
     SCHEDULE.validate(json.loads(json.dumps(fields)))
@@ -201,7 +201,7 @@ def test_whatever_is_defined_fits_as_it_was_given_and_as_it_is_kept(fields):
 
 @examples(600)
 @given(FIELDS, st.data())
-def test_what_does_not_fit_is_refused_when_it_is_read(fields, data):
+def test_fields_that_do_not_match_are_refused_by_the_reader(fields, data):
     """Put something odd somewhere: whenever a reader takes it, the schema does, too."""
     place = fields
     for _ in range(data.draw(st.integers(0, 2))):

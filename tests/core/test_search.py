@@ -1,6 +1,6 @@
-"""A search for the next tick that gives up: the due row is where to search on.
+"""A search for the next tick that reaches its limit: the due row holds where it continues.
 
-A search that gave up has not ended. Its due row holds an instant that is no tick; planning that
+A search at its limit has not ended. Its due row holds an instant that is not a tick; planning that
 decides nothing and moves on, until the tick beyond is found or the trigger has really ended.
 """
 
@@ -60,7 +60,7 @@ def ticks_after(schedule, t, until):
 
 
 @pytest.mark.parametrize(("given", "since", "tick"), SILENT)
-def test_a_search_that_gave_up_is_taken_up_again_until_the_tick_is_found(given, since, tick):
+def test_exhausted_search_is_continued_until_the_tick_is_found(given, since, tick):
     schedule = a_schedule(**given)
     looked = []
     for row in rows_after(schedule, parse_instant(since)):
@@ -73,9 +73,7 @@ def test_a_search_that_gave_up_is_taken_up_again_until_the_tick_is_found(given, 
 
 
 @pytest.mark.parametrize(("given", "since", "tick"), SILENT)
-def test_a_row_to_look_again_is_due_at_its_instant_and_nothing_is_decided_about_it(
-    given, since, tick
-):
+def test_row_of_an_exhausted_search_is_due_and_decides_nothing(given, since, tick):
     schedule = a_schedule(**given)
     row = next_due(schedule, parse_instant(since), NO_PAST)
     assert row.due_at == row.run_at * 1000
@@ -85,7 +83,7 @@ def test_a_row_to_look_again_is_due_at_its_instant_and_nothing_is_decided_about_
         assert found == Plan((), next_due(schedule, row.run_at + late // 1000, NO_PAST))
 
 
-def test_a_scheduler_that_was_down_meanwhile_looks_until_it_has_caught_up():
+def test_search_continues_until_caught_up_after_downtime():
     schedule = a_schedule(**SILENT_FOR_A_YEAR, grace="1h", overlap="allow")
     now = parse_instant("2027-01-01T00:30:00Z") * 1000
     row, decisions = next_due(schedule, NOON, NO_PAST), []
@@ -98,13 +96,13 @@ def test_a_scheduler_that_was_down_meanwhile_looks_until_it_has_caught_up():
     ]  # fmt: skip
 
 
-def test_no_tick_is_passed_over_by_looking_again():
+def test_continued_search_misses_no_tick():
     schedule = a_schedule(**SILENT_FOR_A_YEAR)
     reached = next_due(schedule, NOON, NO_PAST).run_at
     assert not any(schedule.trigger.has(t, NO_PAST) for t in range(NOON + 60, reached + 1, 60))
 
 
-def test_a_tick_within_reach_is_found_at_once():
+def test_tick_within_the_search_limit_is_found_in_one_search():
     schedule = a_schedule(minus=[MIDNIGHT, MIDNIGHT | YEARS])
     (row, again) = list(rows_after(schedule, parse_instant("2027-12-30T00:00Z"), most=2))
     assert schedule.trigger.has(row.run_at, NO_PAST)
@@ -123,14 +121,14 @@ def test_a_tick_within_reach_is_found_at_once():
         SILENT_FOR_A_YEAR | {"end_at": "2026-01-20T00:00:00Z"},
     ],
 )  # fmt: skip
-def test_a_trigger_that_has_ended_has_no_due_row(given):
+def test_ended_trigger_has_no_due_row(given):
     schedule = a_schedule(**given)
     assert schedule.trigger.has(NOON, NO_PAST)
     assert next_due(schedule, NOON, NO_PAST) is None
     assert plan(schedule, NOON, (), NO_PAST, now=NOON * 1000).due is None
 
 
-def test_a_trigger_whose_runs_are_used_up_is_not_looked_for_again():
+def test_trigger_without_runs_left_is_not_searched_again():
     schedule = a_schedule(**SILENT_FOR_A_YEAR, max_runs=3)
     assert next_due(schedule, NOON, Past(runs_used=2)) is not None
     assert next_due(schedule, NOON, Past(runs_used=3)) is None
@@ -138,14 +136,14 @@ def test_a_trigger_whose_runs_are_used_up_is_not_looked_for_again():
     assert plan(schedule, reached, (), Past(runs_used=3), now=reached * 1000) == Plan((), None)
 
 
-def test_an_end_beyond_the_search_is_reached_in_the_end():
+def test_search_ends_at_a_distant_end_of_the_trigger():
     schedule = a_schedule(**SILENT_FOR_A_YEAR, end_at="2026-12-01T00:00:00Z")
     *looked, last = rows_after(schedule, NOON)
     assert not any(schedule.trigger.has(row.run_at, NO_PAST) for row in [*looked, last])
     assert last.run_at < parse_instant("2026-12-01T00:00:00Z")
 
 
-def test_a_plain_trigger_is_never_looked_for_again():
+def test_plain_trigger_never_exhausts_a_search():
     schedule = a_schedule(cron="0 0 29 2 *", exclude=[])
     assert schedule.trigger.look(NOON, NO_PAST)[1] is None
     assert rfc3339(next_due(schedule, NOON, NO_PAST).run_at) == "2028-02-29T00:00:00Z"
@@ -167,7 +165,7 @@ SPARSE = [
 
 
 @pytest.mark.parametrize("given", SPARSE)
-def test_however_soon_a_search_gives_up_every_tick_is_found(given, monkeypatch):
+def test_every_tick_is_found_with_any_search_limit(given, monkeypatch):
     schedule = a_schedule(**given)
     minutes = range(NOON + MINUTE, UNTIL + 1, MINUTE)
     expected = [t for t in minutes if schedule.trigger.has(t, NO_PAST)]
@@ -187,7 +185,7 @@ MORNINGS = {"minus": [{"every": "6m"}, *TWO_CLOSED]}  # from 04:00 to 08:30
 TONIGHT = parse_instant("2026-01-01T08:28:00Z")
 
 
-def test_any_does_not_pass_over_the_ticks_of_a_part_that_gave_up_within_a_day():
+def test_any_misses_no_tick_of_a_part_with_an_exhausted_search():
     schedule = a_schedule(any=[MORNINGS, {"daily": "08:28"}])
     morning = parse_instant("2026-01-02T04:00:00Z")
     assert schedule.trigger.has(morning, NO_PAST)
@@ -196,7 +194,7 @@ def test_any_does_not_pass_over_the_ticks_of_a_part_that_gave_up_within_a_day():
     assert len(found) == 46
 
 
-def test_before_an_edit_a_tick_on_time_is_launched_even_after_a_row_to_look_again():
+def test_edit_launches_a_tick_on_time_after_an_exhausted_search():
     schedule = a_schedule(**MORNINGS)
     again = next_due(schedule, TONIGHT, NO_PAST)
     tick = parse_instant("2026-01-02T04:00:00Z")
@@ -205,14 +203,14 @@ def test_before_an_edit_a_tick_on_time_is_launched_even_after_a_row_to_look_agai
     assert launch == Launch(Tick(tick, tick * 1000))
 
 
-def test_before_an_edit_nothing_is_decided_about_a_row_to_look_again():
+def test_edit_decides_nothing_for_an_exhausted_search():
     schedule = a_schedule(**SILENT_FOR_A_YEAR)
     first, second = rows_after(schedule, NOON, most=2)
     found = decide_edit(schedule, first.run_at, (), NO_PAST, now=second.due_at)
     assert found == ()
 
 
-def test_a_pause_that_outlasts_a_search_sets_its_ticks_aside():
+def test_pause_longer_than_a_search_sets_its_ticks_aside():
     schedule = a_schedule(**SILENT_FOR_A_YEAR)
     again = next_due(schedule, NOON, NO_PAST)
     now = parse_instant("2027-01-01T00:30:00Z") * 1000
@@ -221,7 +219,7 @@ def test_a_pause_that_outlasts_a_search_sets_its_ticks_aside():
     assert (aside.tick.count, rfc3339(aside.tick.run_at)) == (3, "2027-01-01T00:30:00Z")
 
 
-def test_a_range_over_a_long_silence_is_counted_to_its_end():
+def test_range_over_a_long_gap_is_counted_completely():
     schedule = a_schedule(**SILENT_FOR_A_YEAR)
     now = parse_instant("2027-01-01T00:30:00Z") * 1000
     aside = set_aside(schedule, NOON, NO_PAST, now=now, reason="paused")

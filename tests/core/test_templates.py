@@ -126,7 +126,7 @@ class TestNames:
             ("last.result.share", "0.5"),
         ],
     )
-    def test_a_name_gives_its_value(self, name, expected):
+    def test_template_name_gives_its_value(self, name, expected):
         assert rendered(f"<{{{{ {name} }}}}>") == f"<{expected}>"
         assert rendered(f"<{{{{{name}}}}}>") == f"<{expected}>"
 
@@ -136,10 +136,10 @@ class TestNames:
         assert expected == NAMES.keys()
         assert all(name in templates.__doc__ for name in NAMES)
 
-    def test_last_run_may_be_spelt_as_its_origin_spells_it(self):
+    def test_last_run_may_be_spelt_in_camel_case(self):
         assert rendered("{{lastRun}}") == rendered("{{ last_run }}") != ""
 
-    def test_before_the_first_run_all_that_is_last_is_null(self):
+    def test_last_values_are_null_before_the_first_run(self):
         for name in NAMES:
             if name.startswith("last"):
                 value = Template.parse(f"{{{{ {name} }}}}").value(some_values(last=None))
@@ -148,11 +148,11 @@ class TestNames:
     @pytest.mark.parametrize(
         "path", [".nothing", ".rows.id", ".rows[2]", ".rows[-3]", ".rows['0']", "[0]", ".ok.x", ".none.x[1]"]
     )  # fmt: skip
-    def test_a_path_that_leads_nowhere_is_null(self, path):
+    def test_missing_path_of_a_result_is_null(self, path):
         assert Template.parse(f"{{{{ last.result{path} }}}}").value(some_values()) is None
         assert rendered(f"{{{{ last.result{path} | default('none') }}}}") == "none"
 
-    def test_a_run_for_several_ticks_tells_the_first(self):
+    def test_catch_up_run_has_first_run_at_and_tick_count(self):
         text = "{{ tick_count }} since {{ first_run_at }}"
         expected = rendered(text, first_run_at=WINTER - 7200, tick_count=3)
         assert expected == "3 since 2026-01-29T15:00:00+01:00"
@@ -166,7 +166,7 @@ class TestNames:
         assert rendered("{{ date }}T{{ time }}", run_at=run_at) == expected[:19]
 
     @given(zones_and_instants())
-    def test_an_instant_is_the_one_it_was_made_of(self, where):
+    def test_rendered_instant_is_parsed_back_to_the_same(self, where):
         timezone, t = where
         expected = some_values(run_at=t, timezone=timezone)["run_at"]
         assume(len(expected) == 25)  # local mean times have seconds in their offsets
@@ -177,13 +177,13 @@ class TestTexts:
     @given(st.text().filter(lambda text: not any(mark in text for mark in ("{{", "{%", "{#"))))
     @example("a }} b { % # }")
     @example("${#array} ${name%.txt} %{http_code}")
-    def test_a_plain_text_comes_back_unchanged(self, text):
+    def test_plain_text_is_unchanged(self, text):
         template = Template.parse(text)
         assert template.is_plain
         assert template.render({}) == template.value({}) == text
         assert not has_templates([text])
 
-    def test_a_long_plain_text_is_not_cut(self):
+    def test_long_plain_text_is_not_cut(self):
         assert Template.parse("x" * 200_000).render({}) == "x" * 200_000
 
     @pytest.mark.parametrize(
@@ -198,10 +198,10 @@ class TestTexts:
             ("{{ '' }}", ""),
         ],
     )
-    def test_braces_can_stand_beside_and_within_expressions(self, text, expected):
+    def test_braces_may_be_beside_and_within_expressions(self, text, expected):
         assert rendered(text) == expected
 
-    def test_a_text_that_is_one_expression_has_a_value(self):
+    def test_text_of_one_expression_keeps_the_type_of_its_value(self):
         values = some_values()
         assert Template.parse("{{ iteration }}").value(values) == 12
         assert Template.parse("{{ last.result.rows }}").value(values) == [{"id": 7}, {"id": 8}]
@@ -210,10 +210,10 @@ class TestTexts:
         assert Template.parse(" {{ iteration }}").value(values) == " 12"
         assert Template.parse("{{ iteration }}{{ iteration }}").value(values) == "1212"
 
-    def test_a_value_is_never_read_as_a_template(self):
+    def test_rendered_value_is_not_parsed_as_a_template(self):
         assert rendered("{{ key }}", key="{{ schedule_id }} {%") == "{{ schedule_id }} {%"
 
-    def test_one_text_is_read_once(self):
+    def test_parsed_template_is_cached(self):
         assert Template.parse("{{ date }} once") is Template.parse("{{ date }} once")
 
 
@@ -256,7 +256,7 @@ class TestFilters:
             ("2026-01-29", "shift('-1d') | date('%d.%m.') | json", '"28.01."'),
         ],
     )
-    def test_a_filter_changes_a_value(self, value, filters, expected):
+    def test_filters_change_a_value(self, value, filters, expected):
         assert filtered(value, filters) == expected
 
     @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ class TestFilters:
         assert filtered(value, "date('%Y')") == value
         assert filtered(value, "shift('1d')") == value
 
-    def test_nothing_is_shifted_out_of_the_calendar(self):
+    def test_shift_beyond_the_calendar_is_ignored(self):
         for moment in ("9999-12-31", "9999-12-31T23:00:00Z", "9999-12-31T23:00:00+00:00"):
             assert filtered(moment, "shift('1d')") == moment
         assert filtered("0001-01-01", "shift('-1s')") == "0001-01-01"
@@ -285,11 +285,11 @@ class TestFilters:
             ("2026-03-28T08:00:00Z", "1d", "2026-03-29T08:00:00Z"),
         ],
     )
-    def test_days_are_days_of_the_schedule_s_zone(self, moment, by, expected):
+    def test_shift_by_days_is_in_the_zone_of_the_schedule(self, moment, by, expected):
         assert rendered(f"{{{{ key | shift('{by}') }}}}", key=moment) == expected
 
     @given(zones_and_instants(), st.integers(0, 10**7), st.booleans())
-    def test_hours_are_elapsed_time_in_every_zone(self, where, seconds, back):
+    def test_shift_by_hours_is_elapsed_time_in_every_zone(self, where, seconds, back):
         timezone, t = where
         values = some_values(run_at=t, timezone=timezone)
         sign = "-" if back else ""
@@ -298,7 +298,7 @@ class TestFilters:
         assert moved == expected["run_at"]
 
     @given(st.dates().filter(lambda day: day.year > 999), st.integers(-9999, 9999))
-    def test_a_date_moves_by_whole_days(self, day, days):
+    def test_shift_of_a_date_is_in_whole_days(self, day, days):
         try:
             expected = str(day + timedelta(days))
         except OverflowError:
@@ -306,7 +306,7 @@ class TestFilters:
         assert filtered(str(day), f"shift('{days}d')") == expected
         assert filtered(str(day), "date('%Y-%m-%d')") == str(day)
 
-    def test_names_of_days_do_not_follow_the_locale(self):
+    def test_names_of_days_are_independent_of_the_locale(self):
         before = locale.setlocale(locale.LC_TIME)
         try:
             for name in ("de_DE.UTF-8", "fr_FR.UTF-8", ""):
@@ -370,18 +370,18 @@ class TestRefusals:
          "{{ key | attr('x') }}", "{{ key | format('x') }}", "{{ __import__('os') }}", "{{ [1] }}", "{{ 1 }}",
          "{{ date if date else time }}", "{{ date ~ time }}", "{{ key|map(attribute='x') }}", "{{ true }}"],
     )  # fmt: skip
-    def test_nothing_of_python_or_jinja_is_within_reach(self, text):
+    def test_python_and_jinja_syntax_is_refused(self, text):
         refusal(text)
 
     @pytest.mark.parametrize(
         "path",
         [".__class__", "['__class__']", ".keys", ".rows.__len__", ".rows.append", ".ok.real"],
     )
-    def test_a_path_goes_into_json_and_not_into_python(self, path):
+    def test_path_cannot_reach_python_attributes(self, path):
         assert rendered(f"{{{{ last.result{path} }}}}") == ""
 
     @given(ALMOST)
-    def test_any_text_at_all_is_accepted_or_refused(self, text):
+    def test_any_text_is_accepted_or_refused_with_a_hint(self, text):
         try:
             template = Template.parse(text)
         except InvalidSchedule as refused:
@@ -403,7 +403,7 @@ class TestBounds:
          "{{ '' }}" * 100 + "{" * 60_000, "{ " * 32_000, "{{ date | " + "'" * 65_000, "{{ last.result[" * 4_000,
          "{{ last.result['" + "]['" * 16_000],
     )  # fmt: skip
-    def test_the_nastiest_text_is_read_in_no_time(self, text):
+    def test_pathological_text_is_parsed_quickly(self, text):
         assert len(text) <= LONGEST_TEXT
         took = []
         for _ in range(3):
@@ -413,31 +413,31 @@ class TestBounds:
             took.append(perf_counter() - begun)
         assert min(took) < 0.1
 
-    def test_a_text_has_so_many_expressions_and_no_more(self):
+    def test_number_of_expressions_in_a_text_is_limited(self):
         assert rendered("{{ key }}" * MOST_EXPRESSIONS) == "3fc9" * MOST_EXPRESSIONS
         assert "too long" in refusal("{{ key }}" * (MOST_EXPRESSIONS + 1)).problem
 
-    def test_an_expression_has_so_many_filters_and_no_more(self):
+    def test_number_of_filters_in_an_expression_is_limited(self):
         assert rendered("{{ key" + "|trim" * MOST_FILTERS + "}}") == "3fc9"
         assert refusal("{{ key" + "|trim" * (MOST_FILTERS + 1) + "}}").problem == "11 filters"
 
-    def test_a_text_with_expressions_is_bounded_in_bytes(self):
+    def test_text_with_expressions_is_limited_in_bytes(self):
         fits = "é" * (LONGEST_TEXT // 2 - 5) + "{{ key }}"
         assert Template.parse(fits).render({}) == "é" * (LONGEST_TEXT // 2 - 5)
         assert "too long" in refusal(fits + "éé").problem
 
-    def test_what_grows_too_long_is_cut_between_characters(self):
+    def test_too_long_rendered_text_is_cut_between_characters(self):
         cut = rendered("x{{ key }}{{ key }}", key="é" * LONGEST_TEXT)
         assert cut == "x" + "é" * (LONGEST_TEXT // 2 - 1)
 
-    def test_quoting_quotes_grows_no_further_than_the_bound(self):
+    def test_repeated_json_filters_stay_within_the_limit(self):
         text = "{{ key | json | json | json | json | json | json | json | json | json | json }}"
         begun = perf_counter()
         assert len(rendered(text * 100, key='"' * 60_000)) == LONGEST_TEXT
         assert perf_counter() - begun < 5
 
     @given(ACCEPTED, st.dictionaries(st.sampled_from([*NAMES, "last"]), ANYTHING), ANYTHING)
-    def test_an_accepted_text_is_rendered_whatever_the_values_are(self, parts, values, result):
+    def test_accepted_text_is_rendered_with_any_values(self, parts, values, result):
         template = Template.parse("".join(parts))
         for last in ({"result": result}, result):
             given = {"key": result, "run_at": result, "last_run": result} | values | {"last": last}
@@ -448,7 +448,7 @@ class TestBounds:
         "value", [object(), {1: {2}}, 2**80, float("nan"), "\ud800", ["\ud800"], b"x", {(): 1}]
     )
     @pytest.mark.parametrize("name", ["key", "last", "timezone", "last.result.x"])
-    def test_not_even_a_value_that_is_no_json_breaks_it(self, value, name):
+    def test_value_that_is_not_json_is_rendered(self, value, name):
         values = {
             "key": value,
             "last": value,
@@ -461,7 +461,7 @@ class TestBounds:
         )
         assert isinstance(Template.parse(text + "{{ run_at | shift('1d') }}").render(values), str)
 
-    def test_not_even_a_value_without_a_bottom_breaks_it(self):
+    def test_endlessly_nested_value_is_rendered_as_null(self):
         value = []
         for _ in range(100_000):
             value = [value]
@@ -477,13 +477,13 @@ TARGET = {
 
 
 class TestValues:
-    def test_every_text_is_rendered_and_no_name(self):
+    def test_values_are_rendered_and_names_are_not(self):
         assert render_all(TARGET, some_values()) == {
             "command": ["./report", "--day=2026-01-29", "12"],
             "inputs": {"{{ no name }}": 1, "rows": '[{"id":7},{"id":8}]', "deep": [{"x": None}]},
         }
 
-    def test_a_text_that_is_one_expression_becomes_its_value_where_it_may(self):
+    def test_text_of_one_expression_becomes_its_value_with_native(self):
         expected = render_all(TARGET, some_values(), native=True)
         assert expected["command"] == ["./report", "--day=2026-01-29", 12]
         assert expected["inputs"]["rows"] == [{"id": 7}, {"id": 8}]
@@ -498,32 +498,32 @@ class TestValues:
             ({"inputs": {"a\nb": "{{ x }}"}}, "inputs.a\\nb"),
         ],
     )  # fmt: skip
-    def test_the_first_wrong_text_is_refused_where_it_stands(self, value, field):
+    def test_first_invalid_text_is_refused_with_its_field(self, value, field):
         with pytest.raises(InvalidSchedule, match="'x' is not a known name") as refused:
             check_templates(value)
         assert refused.value.field == field
 
-    def test_what_is_right_is_not_refused(self):
+    def test_valid_templates_are_accepted(self):
         check_templates(TARGET)
         check_templates([None, 1, True, {"a": ()}])
 
-    def test_all_texts_together_have_so_many_expressions_and_no_more(self):
+    def test_number_of_expressions_in_all_texts_is_limited(self):
         check_templates(["{{ date }}"] * MOST_EXPRESSIONS)
         with pytest.raises(InvalidSchedule, match="too many") as refused:
             check_templates({"command": ["{{ date }}"] * (MOST_EXPRESSIONS + 1)})
         assert refused.value.field == f"command[{MOST_EXPRESSIONS}]"
 
     @given(JSON)
-    def test_a_value_without_expressions_comes_back_as_it_was(self, value):
+    def test_value_without_expressions_is_unchanged(self, value):
         assume(not has_templates(value))
         assert render_all(value, {}) == render_all(value, {}, native=True) == value
 
-    def test_an_expression_is_found_in_texts_and_nowhere_else(self):
+    def test_expressions_are_found_in_values_and_not_in_names(self):
         assert has_templates(TARGET)
         assert has_templates([[{"a": ("{{ date }}",)}]])
         assert not has_templates({"{{ date }}": [1, None, "}} {"]})
 
 
 @given(ZONES, st.sampled_from(sorted(FILTERS)))
-def test_every_filter_is_used_as_its_hint_says(timezone, name):
+def test_example_of_every_filter_hint_works(timezone, name):
     assert rendered(f"{{{{ run_at | {FILTERS[name][0]} }}}}", timezone=timezone)

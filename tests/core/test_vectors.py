@@ -15,7 +15,7 @@ CASES = json.loads((DATA / "calendar.json").read_text())
 
 
 @pytest.mark.parametrize("case", CASES["vectors"], ids=lambda case: case["id"])
-def test_the_ticks_are_those_that_others_confirmed(case):
+def test_ticks_are_those_confirmed_by_other_implementations(case):
     trigger = cron(case["expr"], tz=case["tz"])
     ticks = trigger.upcoming(datetime.fromisoformat(case["after_utc"]), len(case["expected_utc"]))
     assert [rfc3339(tick) for tick in ticks] == case["expected_utc"]
@@ -24,7 +24,7 @@ def test_the_ticks_are_those_that_others_confirmed(case):
 
 
 @pytest.mark.parametrize("case", CASES["refused"], ids=lambda case: repr(case["expr"]))
-def test_what_others_refuse_or_should_is_refused_at_once(case):
+def test_invalid_expressions_of_other_implementations_are_refused_quickly(case):
     with pytest.raises(InvalidSchedule) as refused:
         cron(case["expr"])
     assert cpu_seconds(lambda: cron(case["expr"])) < LIMIT
@@ -33,5 +33,5 @@ def test_what_others_refuse_or_should_is_refused_at_once(case):
     assert refused.value.hint
 
 
-def test_all_the_cases_are_there():
+def test_number_of_calendar_cases_is_complete():
     assert (len(CASES["vectors"]), len(CASES["refused"])) == (94, 33)

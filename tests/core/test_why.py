@@ -176,7 +176,7 @@ class TestWaiting:
     def test_waiting_run_names_the_nodes_that_offer_it(self):
         assert self.waits() == ["it waits for a free place on a node that offers it: one"]
 
-    def test_waiting_run_without_nodes_says_that_none_is_up(self):
+    def test_waiting_run_without_nodes_states_that_none_is_up(self):
         assert self.waits(nodes=[]) == ["it waits for a node: no node is up (start one: onbeat up)"]
 
     def test_waiting_run_names_what_no_node_offers(self):
@@ -343,9 +343,7 @@ class TestInstantsWithoutARow:
             ),
         ],
     )
-    def test_tick_to_come_of_a_disabled_schedule_says_that_it_will_be_skipped(
-        self, definition, said
-    ):
+    def test_future_tick_of_a_disabled_schedule_will_be_skipped(self, definition, said):
         given = {"every": "1h", "run": {"command": ["true"]}} | definition
         schedule = from_definition("report", json.dumps(given))
         found = explain(
@@ -460,7 +458,7 @@ class TestNoTick:
             "it is outside the hours, and another"
         )
 
-    def test_limits_are_named(self):
+    def test_why_names_the_limits_of_a_trigger(self):
         limited = every("1h", end_at="2026-01-02T00:00", max_runs=3, delay="90m")
         assert (
             reason_for(limited, "2026-01-03T00:00:00Z")
@@ -502,7 +500,7 @@ class TestMissed:
         )  # fmt: skip
         return explained(run, **fields)
 
-    def test_a_time_that_was_past_when_it_was_defined_names_the_grace_alone(self):
+    def test_single_time_past_at_its_definition_names_only_the_grace(self):
         found = self.missed("at_definition")
         assert found.sentences == [
             (
@@ -513,7 +511,7 @@ class TestMissed:
         ]
         assert found.instead == "with a grace of at least 10800 s it would have started"
 
-    def test_an_outage_is_named_with_both_its_ends(self):
+    def test_outage_is_named_with_start_and_end(self):
         up = [UpFacts("one", ms("01:00:00"), ms("11:10:00")), UpFacts("two", ms("14:59:59"))]
         found = self.missed("catchup", catchup="none", up=up)
         assert found.sentences == [
@@ -535,7 +533,7 @@ class TestMissed:
             )
         ]
 
-    def test_while_a_node_was_up_only_the_lateness_is_named(self):
+    def test_missed_tick_while_a_node_was_up_names_only_the_lateness(self):
         found = self.missed("catchup", catchup="none", up=[UpFacts("one", ms("01:00:00"))])
         assert found.sentences == [
             (
@@ -544,7 +542,7 @@ class TestMissed:
             )
         ]
 
-    def test_a_node_that_only_runs_does_not_count_as_up(self):
+    def test_node_without_the_role_plan_does_not_count_as_up(self):
         up = [
             UpFacts("one", ms("01:00:00"), ms("11:10:00")),
             UpFacts("runs", ms("01:00:00"), plans=False),
@@ -563,7 +561,7 @@ class TestAttempts:
             for n, reason in enumerate(reasons, 1)
         ]
 
-    def test_a_dropped_retry_is_a_sentence_apart_from_its_attempt(self):
+    def test_dropped_retry_has_a_separate_sentence(self):
         run = a_run(
             Status.FAILED, reason="superseded", attempt=1, started_at=ms("12:00:01"),
             finished_at=ms("12:05:00"), tried=self.tried("exit"), exit_code=1,
@@ -645,7 +643,7 @@ class TestRunsThatWereNotLaunched:
             finished_at=ms("12:00:02"), **fields,
         )  # fmt: skip
 
-    def test_a_run_that_was_canceled_before_its_launch_did_not_run(self):
+    def test_run_canceled_before_its_launch_did_not_run(self):
         assert explained(self.announced("canceled")).sentences == [
             "it was canceled before it was launched",
             (
@@ -659,7 +657,7 @@ class TestRunsThatWereNotLaunched:
     @pytest.mark.parametrize(
         "tried", [(), (PastAttempt(1, 0, 7, "exit", 1, "why"),)], ids=["one", "two"]
     )
-    def test_no_run_was_not_launched_and_ran(self, reason, error, tried):
+    def test_failed_launch_is_never_explained_as_a_run(self, reason, error, tried):
         run = self.announced(reason, error, tried=tried)
         run = replace(run, attempt=1 + len(tried))
         sentences = explained(run, group="gpu", rate="3/day").sentences
@@ -667,15 +665,13 @@ class TestRunsThatWereNotLaunched:
             assert not [each for each in sentences if each.startswith("it ran from")]
             assert not [each for each in sentences if each.startswith(f"attempt {run.attempt} ran")]
 
-    def test_a_blocker_that_was_never_launched_was_not_running(self):
+    def test_blocker_that_was_never_launched_is_not_called_running(self):
         blocker = replace(self.announced("canceled"), run_id=6, run_at=NOON - HOUR)
         run = a_run(reason="overlap", created_at=ms("12:00:01"), finished_at=ms("12:00:01"))
         assert (
             explained(run, blocker=blocker)
             .sentences[0]
-            .startswith(
-                "run 6 (tick of 2026-01-01T11:00:00Z) was waiting to start, and overlap is skip"
-            )
+            .startswith("run 6 (tick of 2026-01-01T11:00:00Z) was waiting to start (overlap skip)")
         )
 
 
@@ -697,7 +693,7 @@ class TestCauses:
         )  # fmt: skip
         assert explained(run).sentences[-1] == said
 
-    def test_a_pause_has_its_times_its_caller_and_its_note(self):
+    def test_why_names_times_caller_and_note_of_a_pause(self):
         detail = ReasonDetail(since=ms("09:00:00"), until=ms("13:00:00"), by="ann", note="holiday")
         found = explained(a_skip("paused", detail=detail))
         assert found.sentences == [

@@ -22,7 +22,7 @@ def program(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def running(request, program):
-    """What becomes of each page that is asked for, by its path."""
+    """The result of each requested page, by its path."""
     asked = [
         item.callspec.params.get("page")
         for item in request.session.items

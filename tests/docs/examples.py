@@ -1,14 +1,14 @@
-"""Runs what a page shows, in a fresh folder, and compares what is printed with what the page says.
+"""Runs the commands of a page in a fresh folder and compares their output with the page.
 
     ```yaml title=onbeat.yaml      is written to that file, in any language
     ```console                     is run, line by line, by one shell for the whole page
-    $ onbeat run hello --wait      a command; `> ` goes on with the line before
-    run <n> of hello: SUCCESS      what it prints, all of it: `...` is anything, `<n>` a number
+    $ onbeat run hello --wait      a command; `> ` continues the line before
+    run <n> of hello: SUCCESS      its whole output: `...` is anything, `<n>` a number
     [exit 1]                       how it ended, unless that was well
     ```
 
 Answers in JSON are compared as values, so that a page may break their lines. `127.0.0.1:8585` and
-`127.0.0.1:9000` stand for ports that are free, `db.example/onbeat` for a database on a PostgreSQL
+`127.0.0.1:9000` are replaced by free ports, `db.example/onbeat` for a database on a PostgreSQL
 server of the tests. Commands that only look are repeated for a few
 seconds until they show what the page does: a reader is not as quick as a program.
 
@@ -211,7 +211,7 @@ def end(pid, folder):
 
 
 def _is_node(pid, folder):
-    """Return whether a process is one that was started in this folder."""
+    """Return whether a process was started in this folder."""
     try:
         return Path(f"/proc/{pid}/cwd").resolve() == folder.resolve()
     except OSError:
@@ -327,7 +327,7 @@ def shown_json(text):
 
 
 def is_alike(shown, told):
-    """Return whether a value is the one that is shown."""
+    """Return whether a value equals the shown one."""
     match shown:
         case dict():
             rest = told.keys() - shown.keys() if isinstance(told, dict) else {"no object"}

@@ -71,7 +71,7 @@ def serve(at):
 
 
 def _run(main, asked):
-    """Be the command that was asked for, and tell how it ended."""
+    """Run the requested command in this process, and report its exit code."""
     length, streams, _, _ = socket.recv_fds(asked, 8, 3)
     said = b""
     while len(said) < int.from_bytes(length, "big"):

@@ -1,4 +1,4 @@
-"""The runner of examples finds what is not true, and leaves nothing behind."""
+"""The runner of examples detects wrong output, and leaves no process behind."""
 
 import subprocess
 from pathlib import Path
@@ -33,7 +33,7 @@ def pages_are_anywhere(monkeypatch, tmp_path):
         ("", ""),
     ],
 )
-def test_what_is_printed_is_what_is_shown(shown, told):
+def test_output_that_matches_the_shown_text_is_accepted(shown, told):
     assert is_same(shown, told)
 
 
@@ -52,7 +52,7 @@ def test_what_is_printed_is_what_is_shown(shown, told):
         ('{"a": 1, ...}', '[{"a":1}]'),
     ],
 )
-def test_what_is_printed_is_not_what_is_shown(shown, told):
+def test_output_that_differs_from_the_shown_text_is_rejected(shown, told):
     assert not is_same(shown, told)
 
 
@@ -69,31 +69,31 @@ def test_what_is_printed_is_not_what_is_shown(shown, told):
         ("onbeat why a 2030-01-05", "at 2030-01-05T09:00:00Z", "at 2030-01-05T09:00:00Z"),
     ],
 )
-def test_what_varies_in_the_readme_becomes_a_placeholder(text, shown, wanted):
+def test_varying_values_of_the_readme_become_placeholders(text, shown, wanted):
     assert with_placeholders(Command(text, 1, [shown])).shown == [wanted]
 
 
-def test_a_page_that_shows_something_else_is_found_with_its_line(tmp_path, program):
+def test_page_with_wrong_output_is_reported_with_its_line(tmp_path, program):
     page = page_of(tmp_path, "Text.\n\n```console\n$ echo one\none\n$ echo two\n2\n```\n")
     with pytest.raises(Differs, match=r"page.md:6: \$ echo two\n(.|\n)*it prints:\ntwo"):
         run_page(page, program)
 
 
-def test_a_command_that_ends_otherwise_is_found(tmp_path, program):
+def test_command_with_another_exit_code_is_reported(tmp_path, program):
     with pytest.raises(Differs, match="it ends with 1, not with 0"):
         run_page(page_of(tmp_path, "```console\n$ onbeat init nowhere/a.yaml\n...\n```\n"), program)
 
 
-def test_files_and_what_the_shell_knows_last_for_the_whole_page(tmp_path, program):
+def test_files_and_shell_variables_last_for_the_whole_page(tmp_path, program):
     text = "```yaml title=a/b.yaml\nx: 1\n```\n```console\n$ WHO=you\n```\n```console\n$ cat a/b.yaml; echo $WHO; onbeat --version\nx: 1\nyou\nonbeat <version>\n```\n"
     assert run_page(page_of(tmp_path, text), program) == 2
 
 
-def test_what_is_no_console_is_no_example(tmp_path, program):
+def test_only_console_blocks_are_executed(tmp_path, program):
     assert run_page(page_of(tmp_path, "```text\n$ rm -rf /\n```\n"), program) == 0
 
 
-def test_a_node_is_stopped_also_when_its_page_fails(tmp_path, program):
+def test_node_is_stopped_when_its_page_fails(tmp_path, program):
     page = page_of(tmp_path, "```console\n$ onbeat up -d\nonbeat is up, and says so\n```\n")
     with pytest.raises(Differs) as found:
         run_page(page, program)
@@ -102,7 +102,7 @@ def test_a_node_is_stopped_also_when_its_page_fails(tmp_path, program):
         Path(f"/proc/{pid}/cwd").readlink()
 
 
-def test_the_program_of_the_pages_is_the_one_that_is_installed(program, tmp_path):
+def test_program_of_the_pages_behaves_like_the_installed_one(program, tmp_path):
     def told(path):
         asked = [path, "list", "--database", "sqlite:///nowhere.db"]
         done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False)

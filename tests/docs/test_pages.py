@@ -1,4 +1,4 @@
-"""Every page that shows commands shows what they do."""
+"""Every page that shows commands shows their actual output."""
 
 import re
 
@@ -24,11 +24,11 @@ PAGES = [
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if page.exists()], ids=lambda page: page.stem
 )
-def test_what_a_page_shows_is_what_happens(page, running):
+def test_page_shows_the_actual_output(page, running):
     assert running[page].result() > 0
 
 
-def test_the_readme_has_a_file_python_and_rest():
+def test_readme_shows_a_file_a_command_and_python():
     steps = list(steps_of(ROOT / "README.md"))
     commands = [step.text for step in steps if isinstance(step, Command)]
     (file,) = [step.name for step in steps if isinstance(step, File)]
@@ -45,7 +45,7 @@ LINKS = [
 
 
 @pytest.mark.parametrize(("page", "there", "anchor"), LINKS)
-def test_a_link_leads_to_a_heading(page, there, anchor):
+def test_link_with_an_anchor_leads_to_a_heading(page, there, anchor):
     found = (page.parent / there if there else page).read_text()
     headings = re.findall(r"^#+ (.+)$", found, re.MULTILINE)
     slugs = [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]

@@ -1,4 +1,4 @@
-"""The reference has every verb, option and operation that there is, and none that is not."""
+"""The reference has exactly the existing verbs, options and operations."""
 
 import json
 import re
@@ -48,13 +48,13 @@ def options(verb):
     return {word for each in found for word in (*each.opts, *each.secondary_opts)}
 
 
-def test_the_page_has_every_verb_with_its_arguments_and_no_other():
+def test_reference_has_exactly_the_verbs_with_their_arguments():
     there = [usage(name, verb) for name, verb in VERBS.items()]
     assert sorted(sections(CLI, "###")) == sorted(there)
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_the_page_has_every_option_of_a_verb_and_no_other(name):
+def test_reference_has_exactly_the_options_of_a_verb(name):
     verb = VERBS[name]
     rows = re.findall(r"^\| `(-[^`]+)` \|", sections(CLI, "###")[usage(name, verb)], re.MULTILINE)
     shown = {word for row in rows for word in re.findall(r"--?[a-z-]+", row)}
@@ -62,13 +62,13 @@ def test_the_page_has_every_option_of_a_verb_and_no_other(name):
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_every_verb_has_the_options_that_all_have(name):
+def test_every_verb_has_the_common_options(name):
     wanted = {"--json"} if name in WITHOUT_DATABASE else OF_ALL
     assert options(VERBS[name]) & OF_ALL == wanted
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_every_verb_has_an_example_in_its_own_section(name):
+def test_every_verb_has_an_example_in_its_section(name):
     part = sections(CLI, "###")[usage(name, VERBS[name])]
     assert re.search(rf"^\$ onbeat {name}\b", part, re.MULTILINE)
 
@@ -91,7 +91,7 @@ def api(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def served(api):
-    """What the API says of itself, by the ids of its operations."""
+    """The operations of the OpenAPI document, by their ids."""
     document = api.get("/openapi.json").json()
     schemas = document["components"]["schemas"]
     return {
@@ -117,7 +117,7 @@ def _sent(told, schemas):
 
 
 def shown(name):
-    """Return what the page says of an operation, in the line below its heading."""
+    """Return the line below the heading of an operation."""
     line = OPERATIONS[name].strip().splitlines()[0]
     first, *rest = line.split(" · ")
     method, path = first.strip("`").split(" ")
@@ -127,17 +127,17 @@ def shown(name):
     return scope, {"method": method, "path": path, **empty, **told}
 
 
-def test_the_page_has_every_operation_and_no_other(served):
+def test_reference_has_exactly_the_operations_of_the_api(served):
     assert sorted(OPERATIONS) == sorted(served)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_an_operation_is_shown_with_its_path_and_all_that_it_is_sent(name, served):
+def test_operation_is_documented_with_its_path_and_parameters(name, served):
     assert shown(name)[1] == served[name]
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_every_operation_has_an_example_of_its_own(name):
+def test_every_operation_has_an_example(name):
     _, told = shown(name)
     path = re.escape(told["path"].removeprefix("/api/v1"))
     path = re.sub(r"\\{\w+\\}", r"[^/ ?]+", path)
@@ -150,7 +150,7 @@ def test_every_operation_has_an_example_of_its_own(name):
 
 
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if shown(name)[0]])
-def test_an_operation_needs_the_scope_that_is_shown(name, api):
+def test_operation_requires_the_documented_scope(name, api):
     scope, told = shown(name)
     path, body = told["path"], example_body(name)
     path = path.removeprefix("/api/v1") if path.startswith("/api/v1/") else f"/{path}"

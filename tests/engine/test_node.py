@@ -1,4 +1,4 @@
-"""A node's parts: what starts when, how much it catches up, and who could be split from whom."""
+"""The parts of a node: starting, stopping, catch-up allowance, and separate roles."""
 
 import asyncio
 import errno
@@ -53,7 +53,7 @@ class Listening:
         return found
 
 
-def test_nothing_is_planned_before_the_node_is_registered_and_leftovers_are_ended():
+def test_node_registers_and_ends_leftovers_before_it_plans():
     class Recovering(RecordingLauncher):
         async def recover(self):
             listening.asked.append("recover")
@@ -75,7 +75,7 @@ def test_nothing_is_planned_before_the_node_is_registered_and_leftovers_are_ende
     assert listening.asked.index("register") < listening.asked.index("plan_due")
 
 
-def test_a_node_outlives_a_look_for_leftovers_that_fails(monkeypatch):
+def test_failed_scan_for_leftovers_does_not_stop_the_node(monkeypatch):
     class Short(RecordingLauncher):
         looks = 0
 
@@ -119,7 +119,7 @@ def test_hurried_node_claims_nothing_that_it_would_hand_back():
     assert played(story) == ([], [])
 
 
-def test_nothing_starts_once_it_is_being_stopped():
+def test_stopped_node_starts_no_run():
     async def story(store, clock):
         launcher = RecordingLauncher()
         engine = Engine(store, clock, NODE, {"command": launcher})
@@ -135,7 +135,7 @@ def test_nothing_starts_once_it_is_being_stopped():
     assert played(story) == []
 
 
-def test_a_node_catches_up_no_more_than_a_hundred_schedules_a_second():
+def test_node_catches_up_at_most_a_hundred_schedules_a_second():
     async def story(store, clock):
         launcher = RecordingLauncher()
         await store.upsert([a_schedule(f"s-{i}", every="1h") for i in range(250)])
@@ -179,19 +179,19 @@ def much(name):
     return a_schedule(name, every="1s", catchup="all", overlap="allow")
 
 
-def test_a_schedule_with_much_to_catch_up_keeps_no_other_from_it():
+def test_schedule_with_many_missed_ticks_does_not_block_others():
     started = caught_up(much("a"), a_schedule("b"), a_schedule("c"), seconds=3)
     assert (started["b"], started["c"]) == (1, 1)
     assert started["a"] > 200
 
 
-def test_schedules_with_much_to_catch_up_have_equal_shares():
+def test_schedules_with_many_missed_ticks_share_the_allowance_equally():
     started = caught_up(much("a"), much("b"), much("c"), seconds=12)
     assert sum(started.values()) > 1000
     assert max(started.values()) - min(started.values()) <= 100, started
 
 
-def test_a_herd_is_planned_in_full_batches(tmp_path):
+def test_many_due_schedules_are_planned_in_full_batches(tmp_path):
     async def story():
         clock = ManualClock("2026-01-01T12:00:00Z")
         store = await SqliteStore.open(tmp_path / "onbeat.db", clock=clock)
@@ -214,7 +214,7 @@ def test_a_herd_is_planned_in_full_batches(tmp_path):
     assert asked["plan_due"] <= 3000 / 500 + 3  # the first may be small, the last finds no more
 
 
-def test_a_claim_that_finds_nothing_is_not_repeated_for_runs_that_ended_during_it(monkeypatch):
+def test_empty_claim_is_not_repeated_for_runs_that_ended_during_it(monkeypatch):
     monkeypatch.setattr("onbeat.engine.dispatcher.CLAIM_EVERY", 30)
 
     class Slow:
@@ -242,7 +242,7 @@ def test_a_claim_that_finds_nothing_is_not_repeated_for_runs_that_ended_during_i
     assert asyncio.run(story()) == 1
 
 
-def test_node_on_sqlite_looks_for_leftovers_again_and_again(monkeypatch):
+def test_node_on_sqlite_scans_for_leftovers_repeatedly(monkeypatch):
     looks, often = [], asyncio.Event()
 
     class Counting(RecordingLauncher):
@@ -263,7 +263,7 @@ def test_node_on_sqlite_looks_for_leftovers_again_and_again(monkeypatch):
     assert len(looks) >= 3
 
 
-def test_a_run_that_has_not_begun_when_all_is_ended_is_handed_back():
+def test_unlaunched_run_is_handed_back_when_all_runs_are_ended():
     async def story(store, clock):
         launcher = RecordingLauncher()
         engine = Engine(store, clock, NODE, {"command": launcher})
@@ -280,7 +280,7 @@ def test_a_run_that_has_not_begun_when_all_is_ended_is_handed_back():
     assert played(story) == ([], "ENQUEUED", False, None)
 
 
-def test_a_node_that_stops_waits_until_what_it_did_not_launch_is_handed_back():
+def test_stop_waits_until_unlaunched_runs_are_handed_back():
     class Slow(Listening):
         async def hand_back(self, attempts):
             await asyncio.sleep(0.01)
@@ -301,7 +301,7 @@ def test_a_node_that_stops_waits_until_what_it_did_not_launch_is_handed_back():
     assert played(story) == ("ENQUEUED", False, None)
 
 
-def test_a_stop_ends_though_the_recorder_fails_in_the_middle_of_it():
+def test_stop_completes_although_the_recorder_fails():
     class Damaged(Listening):
         async def finish(self, finished):
             raise StoreUnusable("the database is damaged")
@@ -326,7 +326,7 @@ def test_a_stop_ends_though_the_recorder_fails_in_the_middle_of_it():
     assert played(story) == (StoreUnusable, "STARTED")
 
 
-def test_a_stop_ends_though_a_run_comes_too_late_when_the_recorder_has_failed():
+def test_stop_completes_with_a_late_run_after_the_recorder_failed():
     class Damaged(Listening):
         async def finish(self, finished):
             raise await damage
@@ -376,7 +376,7 @@ def test_late_launches_free_their_slots_and_log_one_line(caplog):
     ]
 
 
-def test_schedules_alike_share_a_plan_and_no_others_do():
+def test_schedules_share_a_plan_only_if_their_policies_are_equal():
     plain, limited = a_schedule(every="1m"), a_schedule(every="1m", max_runs=3)
     changes = [{}, {"grace": 30_000}, {"jitter": 50_000}, {"catchup": "none"}]
     policies = [replaced(plain.policy, **change) for change in changes]
@@ -408,7 +408,7 @@ def plan_now(schedule, run_at, unfinished, past, now):
     return plan(schedule, run_at, unfinished, past, now=now)
 
 
-def test_event_loop_may_start_tasks_eagerly():
+def test_engine_works_with_eager_tasks():
     class Done(asyncio.Future):
         def set_name(self, _):
             """Take a name, as a task does."""
@@ -438,7 +438,7 @@ def test_event_loop_may_start_tasks_eagerly():
     assert played(story) == "SUCCESS"
 
 
-def test_a_task_is_called_by_its_schedule():
+def test_task_of_a_run_is_named_after_its_schedule():
     class Naming(RecordingLauncher):
         async def launch(self, attempt):
             names.append(asyncio.current_task().get_name())
@@ -458,7 +458,7 @@ def test_a_task_is_called_by_its_schedule():
     assert names == ["nightly/report"]
 
 
-def test_an_allowance_is_for_each_second():
+def test_allowance_is_renewed_each_second():
     clock = ManualClock()
     allowance = Allowance(clock, 5)
     shares = []
@@ -470,7 +470,7 @@ def test_an_allowance_is_for_each_second():
     assert shares == [3, 1, 2, 4, 5]
 
 
-def test_an_allowance_is_shared_by_those_that_had_not_enough():
+def test_allowance_is_shared_by_schedules_that_ran_short():
     clock = ManualClock()
     allowance = Allowance(clock, 7)
     for name, taken in (("a", 5), ("b", 2), ("c", 0), ("d", 0), ("d", 0)):
@@ -531,7 +531,7 @@ def test_tick_due_during_planning_is_decided_by_the_next_look():
     assert played(story) < 0.2, "it did not wait as if another node had taken the tick"
 
 
-def test_the_planner_and_the_launcher_can_be_in_two_processes():
+def test_planner_and_dispatcher_may_be_separate_processes():
     async def story(store, clock):
         await store.register(NODE)
         await store.upsert([a_schedule()])
@@ -546,7 +546,7 @@ def test_the_planner_and_the_launcher_can_be_in_two_processes():
     assert played(story) == [1]
 
 
-def test_an_idle_planner_does_not_look_again():
+def test_idle_planner_does_not_poll():
     async def story(store, clock):
         await store.upsert([a_schedule()])
         listening = Listening(store)
@@ -573,7 +573,7 @@ def test_logged_times_have_an_offset():
     assert played(story) == "2026-01-01T13:00:00Z"
 
 
-def test_a_tick_that_is_skipped_because_a_run_is_going_is_logged(caplog):
+def test_tick_skipped_by_overlap_is_logged(caplog):
     async def story():
         clock, going = ManualClock("2026-01-01T12:00:00Z"), asyncio.Event()
         beat = Onbeat("sqlite://", clock=clock)
@@ -595,7 +595,7 @@ def test_a_tick_that_is_skipped_because_a_run_is_going_is_logged(caplog):
     assert any("run.skipped" in line and "reason=overlap" in line for line in caplog.messages)
 
 
-def test_nothing_is_claimed_once_it_is_being_stopped():
+def test_stopped_node_claims_no_run():
     async def story(store, clock):
         launcher = RecordingLauncher()
         engine = Engine(store, clock, NODE, {"command": launcher})
@@ -628,7 +628,7 @@ def test_node_with_a_crashed_recorder_ends_instead_of_hanging():
     assert played(story) is StoreUnusable
 
 
-def test_a_run_that_is_to_end_and_has_not_begun_is_looked_for_again():
+def test_run_canceled_before_its_launch_is_canceled_by_the_next_look():
     async def story(store, clock):
         engine = Engine(store, clock, NODE, {"command": RecordingLauncher()})
         await store.register(NODE)

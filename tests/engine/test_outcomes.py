@@ -43,7 +43,7 @@ async def two_announced(store, clock):
     return sorted(attempts, key=lambda each: each.schedule_id)
 
 
-def test_an_outcome_that_waits_behind_a_hand_back_is_known_to_its_node():
+def test_outcome_waiting_behind_a_hand_back_is_known_to_its_node():
     """Otherwise its run is handed back as not launched, and starts twice."""
 
     async def story():

@@ -1,8 +1,8 @@
 """Two calls on one database, stepped statement by statement through every order that matters.
 
-Each call runs in a thread of its own and stops before each of its statements. Whoever steers lets
-one of them do its next statement, and waits until that is done or PostgreSQL says that it waits for
-the other. Orders that differ only in statements that cannot see each other are tried once: what a
+Each call runs in a separate thread and stops before each of its statements. The stepper lets one of
+them execute its next statement, and waits until that is done or PostgreSQL shows it waiting for the
+other. Orders that differ only in statements that cannot see each other are tried once: what a
 statement touches is read from its text (sleep sets, after Godefroid).
 """
 
@@ -179,7 +179,7 @@ class Explorer:
         return False
 
     def _play(self, actors: list[Actor]) -> bool:
-        """Play the order that the frames say, and on from there; return whether it was a new one."""
+        """Play the order of the frames and continue from there; return whether it was a new one."""
         by_pid = {actor.pid: actor for actor in actors}
         threads = [threading.Thread(target=actor.run, daemon=True) for actor in actors]
         with _stopping(by_pid):

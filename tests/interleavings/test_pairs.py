@@ -77,7 +77,7 @@ def played(world, pair):
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
-def test_in_whatever_order_two_calls_meet_nothing_is_lost_or_doubled(world, pair):
+def test_interleaved_calls_lose_and_double_no_tick(world, pair):
     orders = 0
     for wrong in played(world, pair):
         assert not wrong
@@ -148,7 +148,7 @@ def all_alive(tx, schedule_ids, find=gate.find_all):
 
 
 @pytest.mark.parametrize("name", DEFECTS)
-def test_a_defect_is_found_in_some_order(world, monkeypatch, name):
+def test_seeded_defect_is_found_in_some_interleaving(world, monkeypatch, name):
     pair, put_in = DEFECTS[name]
     put_in(monkeypatch)
     assert any(wrong for wrong in played(world, pair)), f"{name} was not found"

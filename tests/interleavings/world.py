@@ -1,9 +1,9 @@
 """One schedule in the middle of its life, and everything that can be done to it at that moment.
 
 It is three o'clock on New Year's Day and a tick is due. The hourly schedule queues: the run of one
-o'clock is going on node `one`, that of two o'clock waits behind it. Of runs by hand, two are claimed
+o'clock runs on node `one`, that of two o'clock waits behind it. Of manual runs, two are claimed
 by node `one`, one was started and one was claimed by node `two`, which has fallen silent, and one
-waits for anybody. Where `two` plans, another schedule has its first tick at this moment.
+waits for any node. Where `two` plans, another schedule has its first tick at this moment.
 """
 
 import asyncio
@@ -183,7 +183,7 @@ class TwoClients:
         self._launch(node, await store.announce(node, attempts))
 
     def _launch(self, node, attempts):
-        """Start what a node was given, as it does at once; `two` will not be there to see its end."""
+        """Start the runs of a node, as it does immediately; `two` will not see their outcomes."""
         for a in attempts:
             row = ("STARTED", a.attempt, a.fence)
             self.launched.append(

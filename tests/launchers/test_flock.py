@@ -128,7 +128,7 @@ def test_missing_answer_is_reported_as_it_is():
     assert log.endswith("/run\nno answer after 300s\n")
 
 
-def test_of_many_artifacts_the_first_are_kept_and_the_others_counted():
+def test_first_of_many_artifacts_are_kept_and_the_rest_counted():
     body = {"artifacts": [{"text": "x" * 1000}] * 100}
     outcome, _, _ = launched(HttpResponse(200, "OK", body))
     kept = outcome.result["artifacts"]

@@ -257,13 +257,13 @@ def test_headers_of_the_target_are_sent(server):
     assert server.seen[0].headers.items() >= headers.items()
 
 
-def test_a_cookie_is_not_kept(server):
+def test_cookies_are_not_kept(server):
     server.answer = answers(headers={"Set-Cookie": "a=b"})
     run_all(an_attempt(server.url), an_attempt(server.url))
     assert not any("cookie" in seen.headers for seen in server.seen)
 
 
-def test_a_proxy_of_the_environment_is_not_used(server, monkeypatch):
+def test_proxy_of_the_environment_is_not_used(server, monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     assert outcome_of(server) == Succeeded()
@@ -304,7 +304,7 @@ def test_content_types_ending_in_json_are_read_as_json(server):
     assert outcome_of(server) == Succeeded({"a": 1})
 
 
-def test_a_text_is_the_result_even_if_it_looks_like_json(server):
+def test_text_body_stays_a_text_even_if_it_looks_like_json(server):
     server.answer = answers(text='{"a": 1}')
     assert outcome_of(server) == Succeeded('{"a": 1}')
 
@@ -318,12 +318,12 @@ def test_json_that_cannot_be_stored_is_a_text(server, text):
 
 
 @pytest.mark.parametrize(("method", "status"), [("POST", 204), ("POST", 200), ("HEAD", 200)])
-def test_an_answer_without_a_body_has_no_result(server, method, status):
+def test_response_without_a_body_has_no_result(server, method, status):
     server.answer = answers(status)
     assert outcome_of(server, method=method) == Succeeded(None)
 
 
-def test_bytes_that_are_not_utf_8_are_replaced(server):
+def test_invalid_utf_8_in_a_body_is_replaced(server):
     server.answer = lambda request: web.Response(body=b"a\xffb")
     assert outcome_of(server) == Succeeded("a\N{REPLACEMENT CHARACTER}b")
 
@@ -441,13 +441,13 @@ def test_target_that_declares_feedback_is_waited_for_after_any_2xx(server, statu
 
 
 @pytest.mark.parametrize("status", [200, 201, 204])
-def test_only_202_promises_a_report_where_nothing_is_declared(server, status):
+def test_other_2xx_without_declared_feedback_is_a_success(server, status):
     server.answer = answers(status, "")
     assert outcome_of(server) == Succeeded(None)
 
 
 @pytest.mark.parametrize("url", ["", "https://onbeat.example"])
-def test_accepted_run_without_a_callback_address_says_so_in_its_output(server, caplog, url):
+def test_accepted_run_without_a_callback_address_has_that_in_its_output(server, caplog, url):
     async def callback(key):
         return {"Onbeat-Callback-Token": "t"} | ({"Onbeat-Callback": f"{url}/{key}"} if url else {})
 
@@ -1085,7 +1085,10 @@ INVALID_URL = "is not a valid URL (http(s)://host:port/path?query: a literal hos
         ({"http": "http://[fe80::1%25lo]/"}, f"http: 'http://[fe80::1%25lo]/' {INVALID_URL}"),
         ({"http": "http://a.test:0/"}, "http: 0 is not a port (1 to 65535)"),
         ({"http": "http://a.test:65536/"}, "http: 65536 is not a port (1 to 65535)"),
-        ({"http": "http://1.2.3.4.5/"}, "http: '1.2.3.4.5' is not an IP address (such as 192.0.2.1)"),
+        (
+            {"http": "http://1.2.3.4.5/"},
+            "http: '1.2.3.4.5' is not an IP address (such as 192.0.2.1)",
+        ),
         (
             {"http": "http://127.0.0.1./"},
             "http: '127.0.0.1.' is not an IP address (such as 192.0.2.1)",
@@ -1133,7 +1136,7 @@ INVALID_URL = "is not a valid URL (http(s)://host:port/path?query: a literal hos
         ({"header": {}}, "header: no field has this name (did you mean 'headers'?)"),
     ],
 )
-def test_a_target_that_could_never_be_launched_is_refused(fields, refusal):
+def test_invalid_http_target_is_refused(fields, refusal):
     with pytest.raises(InvalidSchedule) as refused:
         a_launcher().check(Target("http", {"http": "http://a.test/", **fields}))
     assert str(refused.value) == refusal
@@ -1146,7 +1149,7 @@ OWN = [
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_a_header_that_the_launcher_sets_itself_is_refused(name):
+def test_header_set_by_the_launcher_is_refused(name):
     with pytest.raises(InvalidSchedule) as refused:
         a_launcher().check(Target("http", {"http": "http://a.test/", "headers": {name: "a"}}))
     assert str(refused.value) == f"headers.{name}: Onbeat sets this header itself (leave it out)"
@@ -1173,7 +1176,7 @@ def test_a_header_that_the_launcher_sets_itself_is_refused(name):
         {"http": "http://a.test", "headers": {"X-Date": "{{ date }} ä\tb", "X-Empty": ""}},
     ],
 )
-def test_a_target_that_can_be_launched_is_not_refused(fields):
+def test_valid_http_target_is_accepted(fields):
     a_launcher().check(Target("http", fields))
 
 

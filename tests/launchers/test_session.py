@@ -195,7 +195,7 @@ def test_ephemeral_session_is_deleted_when_the_next_run_has_its_session():
     ]
 
 
-def test_unavailable_server_is_asked_to_delete_one_session_only_and_no_run_waits():
+def test_unavailable_server_gets_one_deletion_request_and_no_run_waits():
     line = Line(made("a"), OK, made("b"), OK, made("c"), OK, Failed("no answer"))
     attempts = [an_attempt(n, persist=False, feedback=True) for n in (1, 2, 3)]
     found = launch(line, *attempts, tidies=True)

@@ -57,7 +57,7 @@ def test_warning_has_the_traceback_if_requested(capsys):
     assert "JSONDecodeError" in said
 
 
-def test_what_needs_a_panel_is_refused_with_where_it_can_run():
+def test_tracer_methods_that_need_a_panel_are_refused_with_a_hint():
     for asking in (Tracer().lock("approve", {"a": 1}, timeout=3), Tracer().fs()):
         with pytest.raises(NotCallable, match="remove entry_point"):
             asyncio.run(asking)

@@ -1,7 +1,7 @@
-"""A node that comes to grief: `python -m tests.nodes.node URL FOLDER GRIEF`.
+"""A node that fails on purpose: `python -m tests.nodes.node URL FOLDER GRIEF`.
 
-It is ready when FOLDER/ready is there and begins when FOLDER/go is. Where it comes to grief, it says
-so in FOLDER/grief, with the time, and does to itself what GRIEF says.
+It is ready when FOLDER/ready exists, and begins when FOLDER/go exists. Where it fails, it writes
+FOLDER/grief with the time, and fails in the way that GRIEF names.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ real_time_ns = time.time_ns
 
 
 def come_to_grief(folder, number):
-    """Say so, and be killed or stopped."""
+    """Write the time to a file, and be killed or stopped."""
     (folder / "grief").write_text(str(real_time_ns() // 1_000_000))
     os.kill(os.getpid(), number)
 

@@ -193,7 +193,7 @@ STORIES = {  # and how long it may take from the grief to the decision, in milli
 }
 
 
-def test_a_node_that_comes_to_grief_holds_nothing_up_and_doubles_nothing(tmp_path):
+def test_failed_node_delays_and_doubles_no_run(tmp_path):
     def play(story_of):
         with Story(tmp_path / story_of.__name__) as story:
             return story_of(story)

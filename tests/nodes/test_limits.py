@@ -11,7 +11,7 @@ from tests.nodes.test_nodes import a_beat, until
 RUNS, SCHEDULES = 1000, 20
 
 
-def test_a_group_of_one_across_three_nodes_never_has_two_runs_started(postgres_url):
+def test_group_of_one_never_has_two_runs_across_three_nodes(postgres_url):
     going, most, called = 0, 0, []
 
     async def work(run):
@@ -45,7 +45,7 @@ def test_a_group_of_one_across_three_nodes_never_has_two_runs_started(postgres_u
     assert all(ended <= began for (_, ended), (began, _) in pairwise(spans)), "also by the books"
 
 
-def test_a_rate_is_never_exceeded_however_many_nodes_plan(postgres_url):
+def test_rate_is_never_exceeded_with_several_planners(postgres_url):
     clock = ManualClock("2026-01-01T12:00:00Z")
 
     def decide(schedule, run_at, unfinished, past, now):

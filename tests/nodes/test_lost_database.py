@@ -119,7 +119,7 @@ def quick(monkeypatch):
     monkeypatch.setattr("onbeat.app.onbeat.START_LIMIT", 60.0)
 
 
-def test_node_outlives_every_fault_at_every_statement_of_its_life(postgres_url, monkeypatch, quick):
+def test_node_survives_every_fault_at_every_statement(postgres_url, monkeypatch, quick):
     called = Counter()
 
     async def work(run):
@@ -170,7 +170,7 @@ def test_node_outlives_every_fault_at_every_statement_of_its_life(postgres_url, 
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_start_is_given_up_with_the_last_error_once_its_limit_has_passed(
+def test_start_fails_with_the_last_error_after_its_time_limit(
     postgres_url, monkeypatch, quick, fault
 ):
     monkeypatch.setattr("onbeat.app.onbeat.START_LIMIT", 0.1)
@@ -197,12 +197,12 @@ def test_refused_password_ends_a_start_but_not_a_running_node():
 @pytest.mark.parametrize(
     "kind", [errors.InsufficientPrivilege, errors.InvalidSchemaName, errors.UndefinedTable]
 )
-def test_tables_that_are_lost_end_no_node_that_was_up(kind):
+def test_lost_tables_do_not_end_a_running_node(kind):
     assert not isinstance(database.as_store_error(kind("gone")), StoreFailed)
     assert type(database.as_store_error(kind("gone"), is_proven=True)) is StoreFailed
 
 
-def test_clock_of_the_database_is_known_at_every_moment_of_an_answer():
+def test_database_clock_never_moves_backward_between_responses():
     clock = database.DatabaseClock()
     clock.WINDOW = 0.0  # each answer begins a new window
     clock.see(1_000_000)

@@ -46,7 +46,7 @@ def tamper(url, statement):
         connection.execute(statement)
 
 
-def test_one_node_plans_and_another_launches(postgres_url):
+def test_node_that_plans_and_node_that_launches_may_differ(postgres_url):
     """The runs that wait are the queue between the two."""
 
     async def story():
@@ -115,7 +115,7 @@ def test_node_stops_when_requested(postgres_url):
 
 
 @pytest.mark.parametrize("when", ["it stops", "it joins anew"])
-def test_a_node_that_fails_on_its_way_does_not_wait_for_ever(postgres_url, monkeypatch, when):
+def test_node_that_fails_during_its_start_ends_promptly(postgres_url, monkeypatch, when):
     """A caller that waits for its end gets the error, and closing it still works."""
 
     async def refuse(*_):
@@ -141,7 +141,7 @@ def test_a_node_that_fails_on_its_way_does_not_wait_for_ever(postgres_url, monke
         asyncio.run(story())
 
 
-def test_a_node_that_others_took_for_dead_ends_its_runs_and_joins_anew(postgres_url):
+def test_node_declared_dead_by_others_ends_its_runs_and_rejoins(postgres_url):
     async def story():
         ended = []
 
@@ -205,7 +205,7 @@ def test_node_without_database_ends_its_runs_and_resumes_afterwards():
     assert (first.status, first.attempt) == ("SUCCESS", 2), "it was lost, and tried again as asked"
 
 
-def test_a_node_that_loses_touch_while_it_stops_ends_what_it_runs():
+def test_node_that_loses_the_database_while_stopping_ends_its_runs():
     """Others will start it again, however long it may finish here."""
 
     async def story(server):
@@ -235,9 +235,7 @@ def test_a_node_that_loses_touch_while_it_stops_ends_what_it_runs():
         assert asyncio.run(story(server)) < 1.0
 
 
-def test_a_run_that_was_started_by_a_call_never_answered_is_launched_once(
-    postgres_url, monkeypatch
-):
+def test_run_started_by_an_unanswered_call_is_launched_once(postgres_url, monkeypatch):
     async def story():
         calls, doubts = [], []
         commit = database._commit

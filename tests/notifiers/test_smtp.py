@@ -35,7 +35,7 @@ def certificate(tmp_path_factory):
     return context
 
 
-def test_a_message_is_one_mail_to_all():
+def test_message_is_one_mail_to_all_recipients():
     with a_post() as server:
         assert mail(server) == Delivered()
         (found,) = server.post.got
@@ -68,7 +68,7 @@ def test_run_error_cannot_inject_a_header_or_a_command(evil):
     assert "look     onbeat why" in found.get_content()
 
 
-def test_a_line_with_a_dot_stays_a_line():
+def test_line_beginning_with_a_dot_is_sent_unchanged():
     with a_post() as server:
         mail(server, a_message(schedule_id=".hidden"))
         (found,) = server.post.got
@@ -89,7 +89,7 @@ def test_wrong_password_is_refused_permanently_and_not_shown():
     assert "hush" not in delivery.error
 
 
-def test_the_connection_is_encrypted_where_the_server_offers_it(certificate):
+def test_connection_is_encrypted_if_the_server_offers_it(certificate):
     with a_post(tls_context=certificate, require_starttls=True) as server:
         assert mail(server) == Delivered()
 
@@ -139,7 +139,7 @@ def test_permanently_refused_recipient_does_not_affect_the_others():
         assert mail(server) == DeliveryRefused(f"SMTP 550: {TO[0]}: unknown", again=False)
 
 
-def test_a_server_that_is_not_there_has_surely_not_got_it():
+def test_refused_smtp_connection_is_a_refusal_and_not_in_doubt():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # without listening
         port = taken.getsockname()[1]

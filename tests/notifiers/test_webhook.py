@@ -28,7 +28,7 @@ def sent(*answers, longest=5.0, message=None, **fields):
     return asyncio.run(story())
 
 
-def test_a_message_is_one_post_with_its_key():
+def test_webhook_message_is_one_post_with_its_key():
     delivery, got = sent(204, headers={"X-Team": "ops"})
     assert delivery == Delivered()
     ((headers, body),) = got
@@ -73,7 +73,7 @@ def test_redirects_are_refused_and_not_followed(status):
     assert len(got) == 1
 
 
-def test_a_target_that_is_not_there_has_surely_not_got_it():
+def test_refused_webhook_connection_is_a_refusal_and_not_in_doubt():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # without listening
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -132,7 +132,7 @@ def test_cancelling_after_the_request_was_sent_is_in_doubt():
     assert asyncio.run(story()) == DeliveryUnknown("canceled before an answer arrived")
 
 
-def test_an_endless_answer_is_not_read():
+def test_endless_response_is_not_read():
     async def endless(request):
         answer = web.StreamResponse()
         await answer.prepare(request)

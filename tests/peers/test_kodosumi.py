@@ -44,14 +44,14 @@ def seen():
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_a_flow_is_launched_and_followed_to_its_end(seen):
+def test_flow_is_launched_and_followed_to_its_end(seen):
     run = seen["well"]
     assert (run["status"], run["result"]) == ("SUCCESS", {"Markdown": {"body": "done: hello"}})
     assert run["fid"]
     assert "has no field 'colour'" in run["log"]
 
 
-def test_inputs_that_the_flow_refuses_are_a_failed_launch(seen):
+def test_inputs_refused_by_the_flow_are_a_failed_launch(seen):
     run = seen["refused"]
     assert (run["status"], run["reason"], run["fid"]) == ("FAILED", "launch_failed", None)
     assert "query: Please give me a query." in run["error"]

@@ -167,7 +167,7 @@ def commands(world):
 
 
 @awaited
-async def test_the_date_is_that_of_the_tick_in_the_zone_of_the_schedule(world):
+async def test_template_date_is_that_of_the_tick_in_the_zone_of_the_schedule(world):
     await world.define(
         report={
             "cron": "30 0 * * *", "timezone": "Asia/Tokyo",
@@ -182,7 +182,7 @@ async def test_the_date_is_that_of_the_tick_in_the_zone_of_the_schedule(world):
 
 @pytest.mark.parametrize("name", ["last_run", "lastRun"])
 @awaited
-async def test_the_last_run_is_when_the_previous_one_ended(world, name):
+async def test_template_last_run_is_the_end_of_the_previous_run(world, name):
     run = {"command": ["say", f"since {{{{ {name} | default('ever') }}}}"]}
     await world.define(report=HOURLY | {"run": run})
     await world.passes("1h", "1h")
@@ -206,7 +206,7 @@ async def test_result_of_the_last_run_is_available_to_the_next(world):
 
 
 @awaited
-async def test_a_retry_is_rendered_as_the_first_attempt_was(world):
+async def test_retry_has_the_rendered_values_of_the_first_attempt(world):
     world.answer_with("report", Failed("no"), Succeeded(7), Succeeded())
     run = {"command": ["say", "{{ last.result | default('none') }} {{ due_at }} {{ key }}"]}
     fields = {"every": "12h", "run": run, "retry": ["1h"]}
@@ -223,7 +223,7 @@ async def test_a_retry_is_rendered_as_the_first_attempt_was(world):
 
 
 @awaited
-async def test_an_edit_does_not_change_what_a_run_was_rendered_to(world):
+async def test_edit_does_not_change_the_rendered_values_of_a_run(world):
     world.answer_with("report", Failed("no"), Succeeded())
     fields = {"every": "12h", "retry": ["1h"]}
     await world.define(report=fields | {"run": {"command": ["say", "old {{ date }}"]}})
@@ -268,7 +268,7 @@ def test_invalid_template_is_refused_with_its_field(text, expected):
 
 
 @awaited
-async def test_a_program_gets_what_was_rendered(real):
+async def test_command_receives_rendered_values(real):
     script = "import sys; print(*sys.argv[1:])"
     run = {"command": [sys.executable, "-c", script, "{{ schedule_id }}", "{{ date | date('%d.%m.%Y') }}"]}  # fmt: skip
     async with real.beat:

@@ -98,7 +98,7 @@ async def test_ticks_older_than_the_window_are_missed_and_the_rest_caught_up(fil
 
 
 @awaited
-async def test_a_tick_within_its_grace_is_on_time(world):
+async def test_tick_within_its_grace_is_on_time(world):
     await world.define(report=HOURLY | {"grace": "10m", "catchup": "none"})
     await world.passes("70m")
     assert await world.columns("status triggered_by") == [("SUCCESS", "timer")]
@@ -134,7 +134,7 @@ async def test_jitter_only_delays_and_is_stable_for_a_tick(world):
 
 
 @awaited
-async def test_jitter_around_a_tick_is_as_often_before_as_after_it(world):
+async def test_jitter_around_is_as_often_before_as_after_the_tick(world):
     await world.define(report=HOURLY | {"jitter": "10m", "jitter_around": True})
     found = await through(world, 48)
     assert all(-10 * MINUTE <= offset < 10 * MINUTE for offset in offsets(found))
@@ -148,7 +148,7 @@ async def test_jitter_around_a_tick_is_as_often_before_as_after_it(world):
 
 
 @awaited
-async def test_the_jitter_of_a_tick_is_the_same_after_a_restart(file):
+async def test_jitter_of_a_tick_is_the_same_after_a_restart(file):
     found = []
     for _ in range(2):
         world = PolicyHarness(file)

@@ -1,4 +1,4 @@
-"""An hour of minutely ticks whose runs last five seconds: every tick starts, whoever reports the outcome."""
+"""An hour of minutely ticks whose runs last five seconds: every tick starts."""
 
 import asyncio
 
@@ -38,7 +38,7 @@ async def until(reached):
 
 
 @pytest.mark.parametrize("overlap", ["skip", "queue"])
-def test_59_of_59_start_if_a_node_sees_their_ends(overlap):
+def test_minutely_schedule_starts_59_of_59_if_the_node_sees_their_ends(overlap):
     clock = ManualClock("2026-01-01T12:00:00Z")
     targets = Lasting(clock)
     world = PolicyHarness(clock=clock, commands=targets)
@@ -69,7 +69,7 @@ async def succeeded(world, n):
 
 @pytest.mark.parametrize("overlap", ["skip", "queue"])
 @awaited
-async def test_59_of_59_start_if_their_target_accepts_and_reports_them(overlap):
+async def test_minutely_schedule_starts_59_of_59_if_the_target_reports_them(overlap):
     world = PolicyHarness()
     async with world.beat:
         world.answer_with("job", Accepted())

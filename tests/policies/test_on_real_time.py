@@ -79,7 +79,7 @@ async def a_tree(tmp_path, script=TREE, **policy):
 
 
 @awaited
-async def test_a_command_that_is_canceled_is_gone_with_all_that_it_started(tmp_path):
+async def test_canceled_command_ends_with_all_its_processes(tmp_path):
     async with a_tree(tmp_path) as (beat, run_id, tree):
         asked = await beat.cancel(run_id, note="not needed")
         assert (asked.status, asked.end_asked_at is not None) == ("STARTED", True)
@@ -98,7 +98,7 @@ async def test_command_that_ignores_its_cancellation_is_killed_after_cancel_grac
 
 
 @awaited
-async def test_a_command_that_lasts_longer_than_its_timeout_is_killed(tmp_path):
+async def test_command_is_killed_at_its_timeout(tmp_path):
     async with a_tree(tmp_path, timeout="1s") as (beat, _, tree):
         (run,) = await until_all(beat, ("FAILED", "timeout"))
         assert run.error == "still running after 1s"
@@ -163,7 +163,7 @@ async def test_canceled_async_function_can_clean_up():
 
 
 @awaited
-async def test_an_async_function_that_lasts_longer_than_its_timeout_is_ended():
+async def test_async_function_is_canceled_at_its_timeout():
     async def work():
         await forever()
 

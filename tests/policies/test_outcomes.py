@@ -20,7 +20,7 @@ async def the_run(world):
 
 
 @awaited
-async def test_a_list_of_delays_says_when_each_further_attempt_is(world):
+async def test_retry_list_sets_the_delay_of_each_attempt(world):
     world.answer_with("report", NO, NO, Succeeded({"rows": 3}))
     await world.define(report=HOURLY | {"retry": ["30s", "2m"]})
     await world.passes("1h")
@@ -39,7 +39,7 @@ async def test_a_list_of_delays_says_when_each_further_attempt_is(world):
 
 
 @awaited
-async def test_with_a_backoff_each_wait_is_twice_the_last_and_at_most_the_longest(world):
+async def test_backoff_doubles_each_delay_up_to_its_maximum(world):
     world.answer_with("report", NO)
     policy = {"retry": {"attempts": 5, "backoff": "1m", "max": "3m"}, "every": "12h"}
     await world.define(report=policy)
@@ -53,7 +53,7 @@ async def test_with_a_backoff_each_wait_is_twice_the_last_and_at_most_the_longes
 
 
 @awaited
-async def test_a_wait_may_vary_by_its_jitter_and_only_be_longer(world):
+async def test_retry_jitter_only_lengthens_a_delay(world):
     world.answer_with("report", NO)
     policy = {"retry": {"attempts": 9, "backoff": "1m", "max": "1m", "jitter": "30s"}}
     await world.define(report=policy | {"every": "12h"})
@@ -76,7 +76,7 @@ async def test_non_retryable_failure_is_not_retried(world):
 
 
 @awaited
-async def test_a_run_that_waits_for_its_retry_can_be_canceled(world):
+async def test_run_waiting_for_its_retry_can_be_canceled(world):
     world.answer_with("report", NO)
     await world.define(report=HOURLY | {"retry": ["10m"]})
     await world.passes("1h")
@@ -107,7 +107,7 @@ async def test_accepted_run_is_in_flight_until_its_target_reports(world, by):
 
 
 @awaited
-async def test_a_failure_that_is_reported_is_tried_again_if_that_may_help(world):
+async def test_reported_failure_is_retried_if_retryable(world):
     world.answer_with("report", Accepted())
     await world.define(report=POST | {"retry": ["1m", "1m"]})
     await world.passes("1h")
@@ -132,7 +132,7 @@ async def test_manual_run_is_reported_by_its_key(world):
 
 
 @awaited
-async def test_the_same_report_again_changes_nothing_and_another_is_refused(world):
+async def test_repeated_report_changes_nothing_and_another_is_refused(world):
     world.answer_with("report", Accepted())
     await world.define(report=POST)
     await world.passes("1h")
@@ -171,7 +171,7 @@ async def test_accepted_run_that_is_never_reported_fails_at_its_deadline(world):
 
 
 @awaited
-async def test_report_that_comes_after_the_deadline_is_refused_with_what_to_raise(world):
+async def test_report_after_the_deadline_is_refused_with_the_field_to_raise(world):
     world.answer_with("report", Accepted())
     await world.define(report=POST | {"every": "1d"})
     await world.passes("1d", "1h")
@@ -214,7 +214,7 @@ async def test_accepted_run_can_be_canceled_without_notifying_its_target(world):
 
 
 @awaited
-async def test_busy_target_is_tried_again_without_using_a_retry(world):
+async def test_busy_target_is_retried_without_using_a_retry(world):
     busy = Busy("too many sessions", 10 * MINUTE)
     world.answer_with("report", busy, busy, NO, busy, Succeeded())
     await world.define(report={"every": "12h", "retry": ["1m"]})
@@ -230,7 +230,7 @@ async def test_busy_target_is_tried_again_without_using_a_retry(world):
 
 
 @awaited
-async def test_a_target_that_stays_busy_until_the_next_tick_never_ran(world):
+async def test_run_with_a_target_busy_until_the_next_tick_is_skipped(world):
     world.answer_with("report", Busy("later", 2 * HOUR), Succeeded())
     await world.define(report=HOURLY)
     await world.passes("1h", "1h")
@@ -238,7 +238,7 @@ async def test_a_target_that_stays_busy_until_the_next_tick_never_ran(world):
 
 
 @awaited
-async def test_a_target_that_stays_busy_beyond_the_deadline_to_start_says_so(world):
+async def test_run_with_a_target_busy_beyond_its_start_deadline_is_skipped_as_busy(world):
     world.answer_with("report", Busy("later", 10 * MINUTE))
     await world.define(report={"every": "12h", "start_deadline": "25m"})
     await world.passes("12h", "10m", "10m", "5m")
@@ -249,7 +249,7 @@ async def test_a_target_that_stays_busy_beyond_the_deadline_to_start_says_so(wor
 
 
 @awaited
-async def test_while_a_target_is_busy_nothing_has_failed(world):
+async def test_busy_target_does_not_count_as_a_failure(world):
     world.answer_with("report", Busy("later", 10 * MINUTE))
     await world.define(report={"every": "12h", "pause_after": 1})
     await world.passes("12h", "10m", "10m")
@@ -261,7 +261,7 @@ async def test_while_a_target_is_busy_nothing_has_failed(world):
 
 
 @awaited
-async def test_a_target_that_is_gone_is_invalid_and_not_tried_again(world):
+async def test_missing_target_fails_its_run_without_retry(world):
     world.answer_with("report", Gone("no such session"))
     await world.define(report=HOURLY | {"retry": ["1m"]})
     await world.passes("1h", "1m")

@@ -22,7 +22,7 @@ async def ends(world, place, outcome=Succeeded()):  # noqa: B008 - it is frozen
 
 
 @awaited
-async def test_a_tick_is_skipped_while_a_run_is_going_and_its_row_names_that_run(world):
+async def test_tick_is_skipped_while_a_run_is_in_flight_and_names_it(world):
     world.answer_with("report", ACCEPTED)
     await world.define(report=LONG)
     await world.passes("1h", "1h")
@@ -34,7 +34,7 @@ async def test_a_tick_is_skipped_while_a_run_is_going_and_its_row_names_that_run
 
 
 @awaited
-async def test_the_tick_after_the_end_of_a_run_starts(world):
+async def test_tick_after_the_end_of_a_run_starts(world):
     world.answer_with("report", ACCEPTED, Succeeded())
     await world.define(report=LONG)
     await world.passes("1h")
@@ -57,7 +57,7 @@ async def test_manual_run_starts_beside_a_running_one(world):
 
 
 @awaited
-async def test_a_fresh_tick_ends_a_run_that_waits_for_its_retry(world):
+async def test_new_tick_supersedes_a_waiting_retry(world):
     world.answer_with("report", Failed("no"), Succeeded())
     await world.define(report={"every": "1h", "retry": ["90m"]})
     await world.passes("1h", "1h", "1h")
@@ -67,7 +67,7 @@ async def test_a_fresh_tick_ends_a_run_that_waits_for_its_retry(world):
 
 
 @awaited
-async def test_retry_that_a_fresh_tick_drops_did_not_run_until_then(world):
+async def test_superseded_retry_has_the_times_of_its_last_attempt(world):
     world.answer_with("report", Failed("no"), Succeeded())
     await world.define(report={"every": "1h", "retry": ["90m"]})
     await world.passes("1h", "1h")
@@ -101,7 +101,7 @@ async def test_runs_in_flight_never_exceed_max_active(world):
 
 
 @awaited
-async def test_a_retry_that_would_be_one_too_many_is_superseded(world):
+async def test_retry_beyond_max_active_is_superseded(world):
     world.answer_with("report", Failed("no"), ACCEPTED)
     policy = {"overlap": "allow", "max_active": 1, "retry": ["90m"]}
     await world.define(report=LONG | policy)
@@ -140,7 +140,7 @@ async def test_tick_beyond_the_queue_limit_is_skipped(world):
 
 
 @awaited
-async def test_a_queue_that_keeps_the_latest_drops_the_one_that_has_waited_longest(world):
+async def test_queue_keep_latest_drops_the_longest_waiting_run(world):
     world.answer_with("report", ACCEPTED)
     policy = {"overlap": "queue", "queue_limit": 2, "queue_keep": "latest"}
     await world.define(report=LONG | policy)
@@ -153,7 +153,7 @@ async def test_a_queue_that_keeps_the_latest_drops_the_one_that_has_waited_longe
 
 
 @awaited
-async def test_a_run_that_waits_in_the_queue_can_be_canceled_and_the_next_takes_its_turn(world):
+async def test_queued_run_can_be_canceled_and_the_next_starts(world):
     world.answer_with("report", ACCEPTED)
     await world.define(report=LONG | {"overlap": "queue"})
     await world.passes("1h", "1h", "1h")
@@ -215,7 +215,7 @@ class Held:
 
 @pytest.mark.parametrize("world", [Held], indirect=True)
 @awaited
-async def test_the_newest_tick_waits_for_the_end_of_what_it_replaces_and_older_ones_do_not_start(
+async def test_newest_tick_waits_for_the_replaced_run_and_older_ticks_do_not_start(
     world,
 ):
     held = world.targets
@@ -251,7 +251,7 @@ async def test_the_newest_tick_waits_for_the_end_of_what_it_replaces_and_older_o
 
 
 @awaited
-async def test_a_run_that_ends_by_itself_is_not_replaced(world):
+async def test_ended_run_is_not_replaced(world):
     await world.define(report=LONG | {"overlap": "replace"})
     await world.passes("1h", "1h")
     assert await world.columns("status") == ["SUCCESS", "SUCCESS"]

@@ -43,7 +43,7 @@ class PolicyHarness:
         self.targets.answer_with(schedule_id, *outcomes)
 
     async def define(self, **schedules):
-        """Define schedules: `report={"every": "1h"}`, of a command unless they say otherwise."""
+        """Define schedules: `report={"every": "1h"}`, of a command by default."""
         found = [read_schedule(name, {"run": {"command": ["true"]}} | given) for name, given in schedules.items()]  # fmt: skip
         return await self.beat.define(*found)
 

@@ -136,4 +136,7 @@ def test_invalid_dag_is_refused_with_place_and_reason(dag, told):
 def test_invalid_dag_fails_its_run_immediately(world):
     run = play(world, [{"id": "a", "action": "count"}])
     assert (run.status, run.reason) == ("FAILED", "invalid_target")
-    assert run.error == "nodes[0].python: None is not of the form module:function (such as reports:main)"
+    assert (
+        run.error
+        == "nodes[0].python: None is not of the form module:function (such as reports:main)"
+    )

@@ -80,7 +80,7 @@ async def rows(world):
     return found
 
 
-def test_every_run_is_decided_and_none_starts_twice_whatever_is_killed(tmp_path, three_nodes):
+def test_killed_processes_leave_every_run_decided_and_none_started_twice(tmp_path, three_nodes):
     world = RayHarness(tmp_path, three_nodes.address)
     asyncio.run(define(world))
     scheduler = Scheduler(world)

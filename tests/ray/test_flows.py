@@ -68,7 +68,7 @@ def test_flow_with_an_entry_point_has_a_runner_that_names_its_cause(world):
 
 
 @pytest.mark.req("K23", "K31")
-def test_the_lock_on_the_cluster_has_the_pid_the_schedules_and_what_is_running(world, cluster):
+def test_lock_on_the_cluster_has_pid_schedules_and_running_flows(world, cluster):
     async def story(beat, clock):
         before = await asyncio.to_thread(shown_by, cluster.address)
         clock.advance("1h")
@@ -107,7 +107,7 @@ def logs(world, run):
     return done.stdout
 
 
-def test_an_entry_point_of_kodosumi_gets_its_inputs_and_a_tracer_that_writes_to_the_output(world):
+def test_kodosumi_entry_point_gets_its_inputs_and_a_tracer(world):
     run = play(world, played_once, function="report", query="cats", limit=3)
     assert (run.status, run.error) == ("SUCCESS", None)
     assert run.result == {"Markdown": {"body": "3 lines about cats"}}
@@ -119,7 +119,7 @@ def test_an_entry_point_of_kodosumi_gets_its_inputs_and_a_tracer_that_writes_to_
     )
 
 
-def test_a_tracer_may_be_passed_to_tasks_of_ray(world):
+def test_tracer_may_be_passed_to_ray_tasks(world):
     run = play(world, played_once, function="plain_report", query="cats")
     assert (run.status, run.error) == ("SUCCESS", None)
     lines = [line for line in logs(world, run).splitlines() if "ray.get" not in line]  # Ray's own

@@ -27,7 +27,7 @@ async def run_once(world, beat, fields, **more):
     return await world.ended(beat, started.run_id, **more)
 
 
-def test_a_function_runs_on_the_cluster_and_its_result_and_output_come_back(world):
+def test_function_on_the_cluster_returns_its_result_and_output(world):
     async def story(beat):
         return await run_once(world, beat, on_ray("add", inputs={"a": 2, "b": 3}))
 

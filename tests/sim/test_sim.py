@@ -12,5 +12,5 @@ def test_a_simulated_life_breaks_no_invariant(seed):
     assert ticks > 10
 
 
-def test_a_seed_plays_the_same_again():
+def test_same_seed_gives_the_same_simulation():
     assert play(7) == play(7)

@@ -118,7 +118,7 @@ def _measure(runs: int, *, with_types: bool) -> Measured:
 
 @asynccontextmanager
 async def _served(front: ApiServer | None, beat: Onbeat) -> AsyncIterator[None]:
-    """Have the API there, somebody who listens to all that happens, and another who asks."""
+    """Run the API, one client that streams all events, and another that sends queries."""
     if front is None:
         yield
         return

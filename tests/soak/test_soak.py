@@ -22,12 +22,12 @@ def soak(on, kind, runs):
     ("on", "kind", "runs"),
     [("sqlite", "function", 10_000), ("sqlite", "command", 600), ("postgres", "fails", 3_000)],
 )
-def test_memory_does_not_grow_with_the_runs_that_a_node_has_done(on, kind, runs):
+def test_memory_does_not_grow_with_the_number_of_runs(on, kind, runs):
     done = soak(on, kind, runs)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_hundred_bytes_that_are_kept_for_each_run_are_found():
+def test_leak_of_a_hundred_bytes_per_run_is_detected():
     done = soak("sqlite", "leaks", 5_000)
     assert done.returncode == 1
     assert "bytes of Python objects a run" in done.stdout
@@ -39,7 +39,7 @@ FLAT = [
 ]
 
 
-def test_memory_that_stays_the_same_has_not_grown():
+def test_constant_memory_is_accepted():
     assert grown(FLAT) == []
 
 
@@ -52,7 +52,7 @@ def test_memory_that_stays_the_same_has_not_grown():
         ({"resident": 80_000_000 + 9_000_000}, "1000 resident bytes a run"),
     ],
 )
-def test_memory_that_grows_is_named(change, told):
+def test_growing_memory_is_named(change, told):
     found = grown([*FLAT[:-1], replace(FLAT[-1], **change)])
     assert len(found) == 1
     assert told in found[0]

@@ -60,11 +60,11 @@ def test_schedules_have_the_zone_of_the_file_unless_they_name_their_own(defined)
     )
 
 
-def test_the_id_of_a_schedule_is_what_h_hashes(defined):
+def test_hash_in_a_cron_uses_the_schedule_id(defined):
     assert defined("schedules: {a: {cron: H H * * *}}").trigger("a") == cron("H H * * *", key="a")
 
 
-def test_anchors_share_what_they_name(defined):
+def test_yaml_anchors_share_their_value(defined):
     definitions = defined("""
         schedules:
           one: &often {every: 90m}
@@ -115,7 +115,7 @@ def test_unknown_schedule_name_is_refused_with_a_suggestion(defined):
         defined("schedules: {bb: {every: 5m}}").trigger("b")
 
 
-def test_a_file_that_cannot_be_read_is_refused(tmp_path):
+def test_unreadable_definition_file_is_refused(tmp_path):
     (tmp_path / "latin.yaml").write_bytes(b"a: \xe4")
     for name, problem in (
         ("missing.yaml", "cannot be read: No such file"),
@@ -143,7 +143,7 @@ def test_calendars_exclude_days_by_list_by_ics_and_by_region(defined, tmp_path):
     assert [rfc3339(tick)[:10] for tick in ticks] == ["2026-01-04", "2026-01-07"]
 
 
-def test_the_schedules_of_a_file_are_read_in_its_order():
+def test_schedules_are_read_in_the_order_of_the_file():
     found = read_file(EXAMPLE, check_target)
     assert [schedule.schedule_id for schedule in found.schedules][:3] == ["hello", "count", "slow"]
 
@@ -238,7 +238,7 @@ def test_invalid_yaml_is_reported_with_its_line(mistakes):
     assert line.startswith(("onbeat.yaml:2: ", "onbeat.yaml:3: "))
 
 
-def test_a_thousand_schedules_are_read_in_a_moment_and_so_are_a_thousand_mistakes(file):
+def test_thousand_schedules_or_mistakes_are_read_quickly(file):
     one = "  s{0}: {{cron: '{1} {2} * * MON-FRI', run: {{command: [ls, '{0}']}}, retry: [30s, {3}]}}\n"
     for delay, wrong in (("2m", 0), ("2x", 1000)):
         text = "".join(one.format(i, i % 60, i % 24, delay) for i in range(1000))

@@ -21,7 +21,7 @@ async def share(world):
     await world.tick()
 
 
-class TestBy:
+class TestCallersOfChanges:
     async def test_every_change_names_its_caller(self, world):
         ann = world.store.as_caller("ann")
         await ann.upsert([a_schedule("report")])
@@ -50,7 +50,7 @@ class TestBy:
         await world.tick()
         assert await world.store.audit() == []
 
-    async def test_the_audit_goes_back_page_by_page_and_can_be_of_one_schedule(self, world):
+    async def test_audit_is_read_in_pages_and_for_one_schedule(self, world):
         ann = world.store.as_caller("ann")
         for n in range(5):
             await ann.upsert([a_schedule(f"s{n}")])
@@ -72,7 +72,7 @@ class TestBy:
 
 
 class TestOwners:
-    async def test_an_owner_sees_their_own_and_nothing_else(self, world):
+    async def test_owner_sees_only_own_schedules_and_runs(self, world):
         await share(world)
         ann = world.store.as_caller("ann", only_owner="ann")
         (run,), (foreign,) = await world.rows("ann/1"), await world.rows("bob/1")
@@ -121,7 +121,7 @@ class TestOwners:
 
 
 class TestRevisions:
-    async def test_an_edit_of_another_revision_changes_nothing(self, world):
+    async def test_edit_of_an_outdated_revision_changes_nothing(self, world):
         await world.define()
         await world.define(every="2h")
         for expected, told in ((1, "but revision 1 was"), (None, "but no schedule was")):
@@ -141,7 +141,7 @@ class TestRevisions:
         await world.store.delete("report", expected=3)
         assert await world.store.schedules() == []
 
-    async def test_one_of_two_edits_of_a_revision_is_made(self, world):
+    async def test_one_of_two_concurrent_edits_of_a_revision_succeeds(self, world):
         await world.define()
         other = await world.second()
         edits = [
@@ -152,7 +152,7 @@ class TestRevisions:
         assert sorted(type(each).__name__ for each in found) == ["RevisionConflict", "list"]
         assert (await world.schedule()).revision == 2
 
-    async def test_defining_and_removing_is_one_change_or_none(self, world):
+    async def test_define_and_remove_are_one_transaction(self, world):
         await world.store.upsert([a_schedule("old"), a_schedule("kept")])
         with pytest.raises(NoSuchSchedule):
             await world.store.upsert([a_schedule("new")], remove=["old", "never"])
@@ -178,8 +178,8 @@ class TestSources:
         assert (done.change, (await world.schedule()).source) == ("unchanged", "two.yaml")
 
 
-class TestWhich:
-    async def test_schedules_are_found_by_what_they_are(self, world):
+class TestFiltersAndPages:
+    async def test_schedules_are_filtered(self, world):
         await world.store.upsert([a_schedule("a/one"), a_schedule("b/two")], source="x.yaml")
         await world.store.upsert([a_schedule("c_3", every="90s")], user_id="ann")
         await world.store.pause("b/two")
@@ -205,7 +205,7 @@ class TestWhich:
         assert ids(await world.store.schedules(ScheduleFilter(failing=True))) == ["report"]
         assert ids(await world.store.schedules(ScheduleFilter(failing=False))) == ["fine"]
 
-    async def test_pages_continue_after_the_last_id(self, world):
+    async def test_pages_of_schedules_continue_after_the_last_id(self, world):
         await world.store.upsert([a_schedule(f"s{n}") for n in range(5)])
         assert ids(await world.store.schedules(limit=2)) == ["s0", "s1"]
         assert ids(await world.store.schedules(after="s1", limit=2)) == ["s2", "s3"]
@@ -229,8 +229,8 @@ class TestWhich:
         assert await found(before=skipped) == [first]
 
 
-class TestTold:
-    async def test_events_can_be_read_but_for_those_that_are_known(self, world):
+class TestEvents:
+    async def test_events_can_be_read_without_known_ones(self, world):
         await world.store.upsert([a_schedule("a"), a_schedule("b")])
         await world.store.pause("a")
         await world.store.pause("b")
@@ -239,7 +239,7 @@ class TestTold:
         left = await world.store.events(after=rows[0].event_id - 1, but=[known])
         assert left == [row for row in rows if row.event_id != known]
 
-    async def test_the_newest_event_can_be_one_of_before(self, world):
+    async def test_newest_event_before_a_time_is_found(self, world):
         await world.define()
         then = await world.store.newest_event()
         world.clock.advance("1m")
@@ -247,7 +247,7 @@ class TestTold:
         assert await world.store.newest_event() > then
         assert await world.store.newest_event(before=world.clock.now()) == then
 
-    async def test_failures_in_a_row_and_the_recovery_from_them_are_counted(self, world):
+    async def test_consecutive_failures_and_recovery_are_counted(self, world):
         await world.define()
         told = []
         for outcome in (Failed("a"), Failed("b"), Succeeded(), Succeeded()):
@@ -278,7 +278,7 @@ class TestRuns:
         (row,) = await world.store.runs(RunFilter("ann/1"))
         assert (await world.store.run(row.run_id)).user == "ann"
 
-    async def test_runs_can_be_of_the_schedules_of_one_source(self, world):
+    async def test_runs_are_filtered_by_the_source_of_their_schedule(self, world):
         await world.store.upsert([a_schedule("a")], source="flows")
         await world.store.upsert([a_schedule("b")], source="other")
         await world.tick()

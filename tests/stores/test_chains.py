@@ -1,4 +1,4 @@
-"""Long chains of schedules that follow each other: what it costs to define them, in statements."""
+"""Long chains of schedules that follow each other: the number of statements to define them."""
 
 import itertools
 
@@ -42,13 +42,13 @@ async def statements(world, schedules):
     return await world.store._write(call)
 
 
-async def test_the_statements_that_check_a_chain_are_as_many_however_long_it_is(world):
+async def test_number_of_statements_is_independent_of_the_chain_length(world):
     chain = a_chain(1000)
     await world.store.upsert(chain)
     assert await statements(world, chain) == await statements(world, chain[:10]) <= 7
 
 
-async def test_a_circle_through_a_long_chain_is_refused_and_named_in_short(world):
+async def test_cycle_in_a_long_chain_is_refused_and_shown_shortened(world):
     chain = a_chain(300)
     await world.store.upsert(chain)
     (first, *_) = a_chain(1, after={"schedule": "s00299", "outcome": "success"})

@@ -1,6 +1,6 @@
-"""What every store promises, read from top to bottom as the life of a schedule.
+"""The contract of every store, in the order of a schedule's life.
 
-It is noon on New Year's Day; schedules are hourly and called `report` unless a test says otherwise.
+It is noon on New Year's Day; schedules are hourly and called `report` by default.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ STOPS = [pause, close_the_gate, delete]
 
 
 class TestDefining:
-    async def test_a_new_schedule_waits_for_its_next_tick(self, world):
+    async def test_new_schedule_waits_for_its_next_tick(self, world):
         upserted = await world.define()
         row = await world.schedule()
         assert (upserted.change, upserted.revision) == ("created", 1)
@@ -95,7 +95,7 @@ class TestDefining:
         assert not row.paused
         assert from_definition("report", row.definition).policy == Policy()
 
-    async def test_the_schedules_of_one_source_are_those_and_no_others(self, world):
+    async def test_schedules_are_filtered_by_source(self, world):
         await world.store.upsert([a_schedule("a"), a_schedule("b")], source="one.yaml")
         await world.store.upsert([a_schedule("c")], source="other.yaml")
         await world.store.delete("b")
@@ -105,7 +105,7 @@ class TestDefining:
         ] == ["a"]
         assert [row.schedule_id for row in await world.store.schedules()] == ["a", "c"]
 
-    async def test_a_definition_is_kept_with_its_source_its_user_and_its_time(self, world):
+    async def test_definition_is_stored_with_source_user_and_time(self, world):
         await world.store.upsert([a_schedule("report")], source="onbeat.yaml", user_id="ada")
         row = await world.schedule()
         assert from_definition("report", row.definition) == a_schedule("report")
@@ -124,20 +124,18 @@ class TestDefining:
     @pytest.mark.parametrize(
         ("start", "first"), [("2026-01-01T15:30:00Z", "16:00"), ("2025-01-01T00:00:00Z", "13:00")]
     )
-    async def test_the_first_tick_is_later_than_now_and_not_before_the_start(
-        self, world, start, first
-    ):
+    async def test_first_tick_is_later_than_now_and_not_before_start_at(self, world, start, first):
         await world.define(cron="0 * * * *", start_at=start)
         assert (await world.schedule()).next_run_at == at(first)
 
-    async def test_a_delay_counts_from_when_the_schedule_was_first_defined(self, world):
+    async def test_delay_counts_from_the_first_definition(self, world):
         await world.define(every="1m", delay="10m")
         assert (await world.schedule()).next_run_at == at("12:10")
         world.clock.advance("5m")
         await world.define(every="2m", delay="10m")
         assert (await world.schedule()).next_run_at == at("12:10")
 
-    async def test_the_last_tick_is_the_one_at_the_end(self, world):
+    async def test_last_tick_is_at_end_at(self, world):
         await world.define(cron="0 * * * *", end_at="2026-01-01T14:00:00Z", overlap="allow")
         for _ in range(4):
             await world.tick("1h")
@@ -145,7 +143,7 @@ class TestDefining:
         assert (await world.schedule()).next_run_at is None
         assert (await world.store.overview()).due == 0
 
-    async def test_a_single_time_just_past_still_runs_once(self, world):
+    async def test_single_time_just_past_still_runs_once(self, world):
         await world.define(at="2026-01-01T11:59:30Z")
         await world.plan()
         await world.tick("1h")
@@ -178,7 +176,7 @@ class TestDefining:
         assert await world.schedule() == before
         assert await world.new_events() == []
 
-    async def test_an_edit_is_the_next_revision_at_its_own_time(self, world):
+    async def test_edit_increments_the_revision_and_has_its_time(self, world):
         await world.define()
         world.clock.advance("10m")
         upserted = await world.define(description="monthly figures")
@@ -186,14 +184,14 @@ class TestDefining:
         assert (upserted.change, upserted.revision, row.revision) == ("changed", 2, 2)
         assert row.updated_at == row.created_at + 10 * MINUTE == world.clock.now()
 
-    async def test_an_edit_that_leaves_the_timing_leaves_a_due_tick_undecided(self, world):
+    async def test_edit_without_a_timing_change_leaves_a_due_tick_undecided(self, world):
         await world.define()
         world.clock.advance("1h")
         await world.define(retry=["30s"])
         assert (await world.schedule()).next_run_at == at("13:00")
         assert await world.rows() == []
 
-    async def test_an_edit_of_the_timing_decides_what_was_due_by_the_old_one(self, world):
+    async def test_edit_of_the_timing_decides_due_ticks_by_the_old_definition(self, world):
         await world.define()
         world.clock.advance("1h")
         await world.define(every="2h")
@@ -201,7 +199,7 @@ class TestDefining:
         assert await world.runs("run_at status") == [(at("13:00"), "ENQUEUED")]
         assert (await world.schedule()).next_run_at == at("14:00")
 
-    async def test_no_tick_is_lost_between_two_definitions_however_many_are_due(self, world):
+    async def test_edit_with_many_due_ticks_loses_none(self, world):
         await world.define(every="1s", grace="1h", overlap="allow")
         world.clock.advance("20m")
         await world.define(every="1h")
@@ -227,14 +225,14 @@ class TestDefining:
         await world.define(every="30m")
         assert (await world.schedule()).next_run_at == at("13:30")
 
-    async def test_several_schedules_are_answered_in_the_order_given(self, world):
+    async def test_upsert_returns_schedules_in_the_given_order(self, world):
         await world.store.upsert([a_schedule("a"), a_schedule("b")])
         given = [a_schedule("c"), a_schedule("b", every="2h"), a_schedule("a")]
         assert [(u.schedule_id, u.change) for u in await world.store.upsert(given)] == [
             ("c", "created"), ("b", "changed"), ("a", "unchanged"),
         ]  # fmt: skip
 
-    async def test_several_schedules_are_defined_all_or_none(self, world):
+    async def test_upsert_defines_all_schedules_or_none(self, world):
         good = a_schedule("good")
         bad = Schedule("bad", good.trigger, Target("command", {"command": object()}))
         with pytest.raises(TypeError):
@@ -252,7 +250,7 @@ class TestDefining:
 
 
 class TestPlanning:
-    async def test_a_due_tick_gets_its_run_and_the_schedule_its_next_tick(self, world):
+    async def test_due_tick_gets_a_run_and_the_schedule_its_next_tick(self, world):
         await world.define()
         done = await world.tick("1h")
         row = await world.row()
@@ -271,7 +269,7 @@ class TestPlanning:
             RunEnqueued("report", row.run_id, row.run_at, row.due_at)
         ]
 
-    async def test_nothing_is_decided_a_millisecond_early(self, world):
+    async def test_no_tick_is_decided_a_millisecond_early(self, world):
         await world.define()
         assert (await world.tick(HOUR - 1)).ticks == 0
         assert (await world.tick(1)).ticks == 1
@@ -285,12 +283,12 @@ class TestPlanning:
         assert all(row.created_at >= row.due_at >= row.run_at * 1000 for row in rows)
         assert len({row.due_at for row in rows}) == len(rows) >= len(names)
 
-    async def test_the_key_of_a_run_follows_from_its_row(self, world):
+    async def test_key_of_a_run_is_derived_from_its_row(self, world):
         attempt = await world.going()
         key = sha256(f"report:{at('13:00')}".encode()).hexdigest()
         assert (await world.row()).key == attempt.key == run_key("report", at("13:00")) == key
 
-    async def test_a_batch_is_cut_in_the_order_in_which_ticks_are_due(self, world):
+    async def test_batch_contains_the_ticks_due_first(self, world):
         for minute in (10, 5, 20):
             await world.define(f"at-{minute}", cron=f"{minute} * * * *")
         world.clock.advance("30m")
@@ -304,7 +302,7 @@ class TestPlanning:
         await world.plan(limit=2)
         assert await world.runs("schedule_id") == ["a", "b"]
 
-    async def test_a_tick_that_was_decided_stays_as_it_is(self, world):
+    async def test_decided_tick_stays_unchanged(self, world):
         await world.store.upsert([a_schedule("a"), a_schedule("b", every="90m")])
         await world.tick("1h")
         await world.end(await world.start_one())
@@ -317,7 +315,7 @@ class TestPlanning:
         assert [event.schedule_id for event in await world.new_events()] == ["b"]
         assert (await world.schedule("a")).next_run_at == at("14:00")
 
-    async def test_a_tick_that_was_decided_is_not_counted_again(self, world):
+    async def test_decided_tick_is_not_counted_again(self, world):
         await world.end(await world.going(max_runs=3))
         before = await world.schedule()
         await world.put_back("report", at("13:00"))
@@ -326,7 +324,7 @@ class TestPlanning:
         assert (after.runs_used, after.iteration) == (before.runs_used, before.iteration)
         assert after.next_run_at == at("14:00")
 
-    async def test_a_planner_that_dies_leaves_the_whole_batch_to_the_next(self, world):
+    async def test_batch_of_a_dead_planner_is_decided_by_the_next(self, world):
         await world.store.upsert([a_schedule("a"), a_schedule("b")])
         world.clock.advance("1h")
         before = await world.store.schedules(), await world.store.events()
@@ -339,7 +337,7 @@ class TestPlanning:
         await world.plan()
         assert await world.runs("schedule_id run_at") == [("a", at("13:00")), ("b", at("13:00"))]
 
-    async def test_a_schedule_that_cannot_be_planned_is_parked_and_hurts_no_other(self, world):
+    async def test_schedule_that_cannot_be_planned_is_parked_alone(self, world):
         await world.store.upsert([a_schedule("a"), a_schedule("bad"), a_schedule("c")])
         world.clock.advance("1h")
         await world.new_events()
@@ -353,7 +351,7 @@ class TestPlanning:
         row = await world.schedule("bad")
         assert (row.next_run_at, row.next_due_at) == (at("13:00"), at("13:05") * 1000)
 
-    async def test_a_parked_schedule_is_tried_again_and_keeps_its_tick(self, world):
+    async def test_parked_schedule_is_retried_and_keeps_its_tick(self, world):
         await world.define("bad")
         world.clock.advance("1h")
         await world.plan(failing_at("bad", ZeroDivisionError()))
@@ -361,7 +359,7 @@ class TestPlanning:
         await world.tick(1)
         assert await world.runs("run_at status") == [(at("13:00"), "ENQUEUED")]
 
-    async def test_a_definition_that_cannot_be_read_is_parked_and_hurts_no_other(self, world):
+    async def test_unreadable_definition_is_parked_alone(self, world):
         await world.store.upsert([a_schedule("a"), a_schedule("bad"), a_schedule("c")])
         await world.break_definition("bad")
         await world.tick("1h")
@@ -369,7 +367,7 @@ class TestPlanning:
         assert "schedule.parked" in await world.names_told()
         assert (await world.schedule("bad")).next_due_at == at("13:05") * 1000
 
-    async def test_a_definition_that_cannot_be_read_can_be_replaced(self, world):
+    async def test_unreadable_definition_can_be_replaced(self, world):
         await world.define("bad")
         await world.break_definition("bad")
         await world.define("bad", every="30m")
@@ -377,14 +375,16 @@ class TestPlanning:
         assert await world.runs("run_at") == [at("12:30")]
 
     @pytest.mark.parametrize("call", ["pause", "delete"])
-    async def test_a_definition_that_cannot_be_read_can_be_stopped(self, world, call):
+    async def test_schedule_with_an_unreadable_definition_can_be_paused_and_deleted(
+        self, world, call
+    ):
         await world.define("bad")
         await world.break_definition("bad")
         world.clock.advance("1h")
         assert await getattr(world.store, call)("bad")
         assert (await world.plan()).ticks == 0
 
-    async def test_max_runs_counts_starts_and_no_skips(self, world):
+    async def test_max_runs_counts_starts_but_not_skips(self, world):
         attempt = await world.going(max_runs=2)
         await world.tick("1h")
         await world.end(attempt)
@@ -412,7 +412,7 @@ class TestPlanning:
         assert (await world.tick(HOUR)).ticks == 0
         assert (await world.schedule()).next_run_at == at("14:00")
 
-    async def test_a_free_node_is_given_runs_as_they_are_decided(self, world):
+    async def test_planner_announces_runs_directly_to_a_free_node(self, world):
         await world.store.upsert([a_schedule(name) for name in ("a", "b", "c")])
         world.clock.advance("1h")
         done = await world.plan(slots=2)
@@ -431,9 +431,7 @@ class TestPlanning:
         assert c == RunEnqueued("c", third.run_id, third.run_at, third.due_at)
         assert await world.end(done.attempts[0]) == [done.attempts[0].run_id]
 
-    async def test_a_free_node_is_given_nothing_that_it_does_not_offer_or_that_has_to_wait(
-        self, world
-    ):
+    async def test_planner_announces_no_unoffered_or_waiting_run(self, world):
         await world.define("other", run={"python": "tidy"})
         await world.define("queued", every="30m", overlap="queue")
         await world.tick("30m")
@@ -444,7 +442,7 @@ class TestPlanning:
 
 
 class TestNextDue:
-    async def test_next_due_is_the_earliest_tick_however_late(self, world):
+    async def test_next_due_is_the_earliest_tick_even_if_late(self, world):
         assert await world.store.next_due(after=world.clock.now()) is None
         await world.store.upsert([a_schedule("a"), a_schedule("b", every="30m")])
         world.clock.advance("40m")
@@ -454,19 +452,19 @@ class TestNextDue:
         await world.end(await world.going(retry=["5m"]), BROKEN)
         assert await world.store.next_due(after=world.clock.now()) == at("13:05") * 1000
 
-    async def test_a_run_that_could_start_already_is_nothing_to_wait_for(self, world):
+    async def test_next_due_ignores_runs_that_are_already_due(self, world):
         await world.waiting()
         assert await world.store.next_due(after=world.clock.now() - 1) == at("13:00") * 1000
         assert await world.store.next_due(after=world.clock.now()) == at("14:00") * 1000
 
-    async def test_a_paused_schedule_is_nothing_to_wait_for(self, world):
+    async def test_next_due_ignores_paused_schedules(self, world):
         await world.waiting()
         await world.store.pause("report")
         assert await world.store.next_due(after=world.clock.now()) is None
 
 
 class TestOverlap:
-    async def test_a_tick_is_skipped_while_the_last_run_is_going(self, world):
+    async def test_tick_is_skipped_while_a_run_is_started(self, world):
         going = await world.going()
         await world.new_events()
         await world.tick("1h")
@@ -486,18 +484,18 @@ class TestOverlap:
         ]
         assert (await world.schedule()).last_miss_reason == "overlap"
 
-    async def test_a_tick_is_skipped_while_the_last_run_waits_to_start(self, world):
+    async def test_tick_is_skipped_while_a_run_waits_to_start(self, world):
         await world.waiting()
         await world.tick("1h")
         assert await world.runs("status reason") == [("ENQUEUED", None), ("SKIPPED", "overlap")]
 
-    async def test_a_tick_is_skipped_for_one_decided_in_the_same_breath(self, world):
+    async def test_tick_is_skipped_for_one_decided_in_the_same_plan(self, world):
         await world.define(every="10s")
         await world.tick("20s")
         first, second = await world.rows()
         assert (second.reason, second.blocked_by) == ("overlap", first.run_id)
 
-    async def test_runs_go_side_by_side_where_that_is_allowed(self, world):
+    async def test_overlap_allow_starts_runs_side_by_side(self, world):
         await world.going(overlap="allow")
         await world.tick("1h")
         await world.start()
@@ -512,7 +510,7 @@ class TestOverlap:
             ("manual", "STARTED"), ("timer", "ENQUEUED"),
         ]  # fmt: skip
 
-    async def test_a_fresh_tick_supersedes_a_run_that_waits_for_a_retry(self, world):
+    async def test_new_tick_supersedes_a_waiting_retry(self, world):
         await world.end(await world.going(retry=["2h"]), BROKEN)
         await world.tick("1h")
         assert await world.runs("status reason") == [("FAILED", "superseded"), ("ENQUEUED", None)]
@@ -531,7 +529,7 @@ class TestOverlap:
     @pytest.mark.parametrize(
         ("overlap", "becomes"), [("skip", ("SKIPPED", "overlap")), ("queue", ("ENQUEUED", None))]
     )
-    async def test_a_run_decided_before_it_was_due_is_judged_again(self, world, overlap, becomes):
+    async def test_run_decided_before_its_due_time_is_rechecked(self, world, overlap, becomes):
         due = due_at(a_schedule("report", jitter="50m"), at("13:00"), NO_PAST)
         await world.define(overlap=overlap, jitter="50m")
         world.clock.advance("1h")
@@ -562,7 +560,7 @@ class TestOverlap:
         assert first.run_id == claimed.run_id
         assert f"{second.status} {second.reason}" == becomes
 
-    async def test_a_claim_looks_beyond_runs_that_are_judged_away(self, world):
+    async def test_claim_continues_after_runs_skipped_by_the_recheck(self, world):
         due = due_at(a_schedule("report", jitter="50m"), at("13:00"), NO_PAST)
         await world.define(jitter="50m")
         world.clock.advance("1h")
@@ -578,7 +576,7 @@ class TestOverlap:
 
 
 class TestQueue:
-    async def test_ticks_wait_in_order_and_start_one_by_one(self, world):
+    async def test_queued_ticks_start_one_after_another_in_order(self, world):
         await world.define(overlap="queue")
         for _ in range(3):
             await world.tick("1h")
@@ -606,7 +604,7 @@ class TestQueue:
         await world.end(going, BROKEN)
         assert await world.runs("status blocked_by") == [("FAILED", None), ("ENQUEUED", None)]
 
-    async def test_a_full_queue_skips(self, world):
+    async def test_tick_is_skipped_when_the_queue_is_full(self, world):
         await world.define(every="1s", overlap="queue", grace="10m")
         world.clock.advance(f"{QUEUE_LIMIT + 2}s")
         while (await world.plan()).ticks:
@@ -618,12 +616,12 @@ class TestQueue:
 
 
 class TestCatchingUp:
-    async def test_a_tick_within_its_grace_is_on_time(self, world):
+    async def test_tick_within_its_grace_is_on_time(self, world):
         await world.define()
         await world.tick(HOUR + MINUTE)
         assert await world.runs("status triggered_by") == [("ENQUEUED", "timer")]
 
-    async def test_a_tick_beyond_its_grace_was_missed(self, world):
+    async def test_tick_beyond_its_grace_is_missed(self, world):
         await world.define(catchup="none")
         await world.tick(HOUR + MINUTE + 1)
         assert await world.runs("status reason") == [("SKIPPED", "missed")]
@@ -637,7 +635,7 @@ class TestCatchingUp:
         ]
         assert (await world.schedule()).next_run_at == at("18:00")
 
-    async def test_a_day_offline_is_one_run_at_the_next_start(self, world):
+    async def test_missed_day_is_one_run_at_the_next_start(self, world):
         await world.define()
         world.clock.advance("24h")
         await world.restart()
@@ -665,7 +663,7 @@ class TestCatchingUp:
             ("SKIPPED", "missed", counts[0]), ("ENQUEUED", None, counts[1]),
         ]  # fmt: skip
 
-    async def test_a_tick_a_second_for_a_year_is_counted_not_listed(self, world):
+    async def test_year_of_missed_seconds_is_counted_not_listed(self, world):
         await world.define(every="1s")
         world.clock.advance("365d")
         began = time.process_time()
@@ -676,7 +674,7 @@ class TestCatchingUp:
         assert sum(counts) == 365 * 86_400
         assert (await world.schedule()).next_run_at == world.clock.now() // 1000 + 1
 
-    async def test_under_all_every_missed_tick_has_its_row_and_runs(self, world):
+    async def test_catchup_all_runs_every_missed_tick_in_its_row(self, world):
         await world.define(catchup="all", overlap="allow")
         await world.tick("3h30m")
         assert await world.runs("run_at status triggered_by tick_count") == [
@@ -684,7 +682,7 @@ class TestCatchingUp:
         ]
         assert (await world.schedule()).next_run_at == at("16:00")
 
-    async def test_under_spread_they_start_one_after_another(self, world):
+    async def test_catchup_spread_starts_ticks_one_after_another(self, world):
         await world.define(catchup="spread")
         world.clock.advance("3h30m")
         started = []
@@ -708,7 +706,7 @@ class TestCatchingUp:
             await world.tick(wait)
             assert len(await world.rows()) == n
 
-    async def test_a_missed_tick_that_waits_for_room_is_decided_when_there_is(self, world):
+    async def test_missed_tick_over_the_allowance_is_decided_later(self, world):
         await world.define(catchup="all", overlap="allow")
         world.clock.advance("3h30m")
         await world.plan(partial(planned, allowance=1))
@@ -728,7 +726,7 @@ class TestCatchingUp:
         assert [(row.status, row.triggered_by) for row in fresh] == [("ENQUEUED", "timer")] * 5
 
     @pytest.mark.parametrize("catchup", ["all", "spread"])
-    async def test_an_edit_leaves_no_tick_that_waited_for_room_undecided(self, world, catchup):
+    async def test_edit_decides_missed_ticks_over_the_allowance(self, world, catchup):
         await world.define(every="1s", catchup=catchup, overlap="allow", catchup_window="1h")
         world.clock.advance("10m")
         await world.plan(partial(planned, allowance=1))
@@ -750,7 +748,7 @@ class TestCatchingUp:
         assert {(row.status, row.reason) for row in on_time} == {("SKIPPED", "queue_full")}
         assert len(on_time) == 61
 
-    async def test_a_gate_that_was_closed_costs_no_tick_that_was_not_due(self, world):
+    async def test_closed_gate_keeps_a_tick_that_is_not_yet_due(self, world):
         await world.define(jitter="50m")
         due = due_at(a_schedule("report", jitter="50m"), at("13:00"), NO_PAST)
         world.clock.advance("1h")
@@ -774,7 +772,7 @@ class TestCatchingUp:
 
 
 class TestClaiming:
-    async def test_an_attempt_has_all_that_a_launcher_needs(self, world):
+    async def test_attempt_has_all_fields_for_the_launcher(self, world):
         fields = {"run": {"command": ["build"], "inputs": {"n": 1}}, "timeout": "30s"}
         await world.store.upsert([a_schedule("report", **fields)], user_id="ada")
         await world.tick("1h")
@@ -786,7 +784,7 @@ class TestClaiming:
         assert attempt.target.fields["command"] == ["build"]
         assert (attempt.inputs, attempt.timeout, attempt.user_id) == ({"n": 1}, 30 * SECOND, "ada")
 
-    async def test_a_claimed_run_is_leased_and_has_not_started(self, world):
+    async def test_claimed_run_is_leased_and_not_started(self, world):
         await world.waiting()
         await world.new_events()
         (attempt,) = await world.claim()
@@ -815,7 +813,7 @@ class TestClaiming:
             ["z", "a", "b"], ["c"],
         ]  # fmt: skip
 
-    async def test_a_node_claims_only_what_it_offers(self, world):
+    async def test_node_claims_only_offered_targets(self, world):
         await world.waiting(run={"python": "tidy"})
         await world.register(offers=frozenset({"python", "python:sort"}))
         assert await world.claim() == []
@@ -831,13 +829,13 @@ class TestClaiming:
         assert await world.store.claim(before, limit=9) == []
         assert len(await world.claim()) == 1
 
-    async def test_runs_that_a_node_does_not_offer_hold_up_no_other(self, world):
+    async def test_unoffered_runs_do_not_delay_others(self, world):
         for i in range(20):
             await world.define(f"a-{i}", run={"python": "tidy"})
         await world.waiting()
         assert [attempt.schedule_id for attempt in await world.claim(limit=1)] == ["report"]
 
-    async def test_the_fence_of_a_run_only_rises(self, world):
+    async def test_fence_of_a_run_only_increases(self, world):
         await world.waiting(retry=["1s"], on_lost="retry")
         (claimed,) = await world.claim()
         fences = [claimed.fence]
@@ -853,7 +851,7 @@ class TestClaiming:
 
 
 class TestAnnouncing:
-    async def test_an_announced_run_has_started(self, world):
+    async def test_announced_run_is_started(self, world):
         await world.waiting()
         claimed = await world.claim()
         world.clock.advance(SECOND)
@@ -868,7 +866,7 @@ class TestAnnouncing:
             )
         ]
 
-    async def test_an_attempt_is_counted_once_however_often_it_is_announced(self, world):
+    async def test_repeated_announcement_counts_one_attempt(self, world):
         await world.waiting()
         claimed = await world.claim()
         await world.announce(claimed)
@@ -876,7 +874,7 @@ class TestAnnouncing:
         assert (await world.row()).attempt == 1
         assert (await world.names_told()).count("run.started") == 1
 
-    async def test_a_run_that_was_handed_back_is_free_again(self, world):
+    async def test_handed_back_run_can_be_claimed_again(self, world):
         await world.waiting()
         claimed = await world.claim()
         await world.new_events()
@@ -887,7 +885,7 @@ class TestAnnouncing:
         assert await world.announce(claimed) == []
         assert len(await world.claim()) == 1
 
-    async def test_an_announced_run_that_was_not_launched_can_be_handed_back(self, world):
+    async def test_announced_run_that_was_not_launched_can_be_handed_back(self, world):
         await world.store.hand_back([await world.going()])
         row = await world.row()
         assert (row.status, row.leased_by, row.was_tried) == ("ENQUEUED", None, False)
@@ -910,7 +908,7 @@ class TestAnnouncing:
         told = [event for event in await world.new_events() if event.name == "run.handed_back"]
         assert (started.attempt, [event.attempt for event in told]) == (1, [0])
 
-    async def test_handed_back_attempt_costs_no_retry_and_is_not_called_one(self, world):
+    async def test_handed_back_attempt_uses_no_retry(self, world):
         await world.store.hand_back([await world.going(retry=["1m"])])
         (first,) = await world.start()
         assert (first.attempt, first.triggered_by) == (2, "timer")
@@ -922,7 +920,7 @@ class TestAnnouncing:
         await world.end(retry, Failed("no"))
         assert (await world.row()).status == "FAILED"
 
-    async def test_handed_back_run_is_in_the_way_of_the_next_tick(self, world):
+    async def test_handed_back_run_blocks_the_next_tick(self, world):
         await world.store.hand_back([await world.going()])
         await world.tick()
         assert (await world.runs("status reason"))[-1] == ("SKIPPED", "overlap")
@@ -938,12 +936,12 @@ class TestAnnouncing:
         assert (await world.row()).fence == held.fence
         assert await world.new_events() == []
 
-    async def test_a_run_claimed_by_another_node_is_not_announced(self, world):
+    async def test_run_claimed_by_another_node_is_not_announced(self, world):
         await world.waiting()
         claimed = await world.claim()
         assert await world.store.announce(a_node("other"), claimed) == []
 
-    async def test_claimed_runs_are_free_when_their_node_leaves(self, world):
+    async def test_claimed_runs_are_released_when_their_node_unregisters(self, world):
         await world.waiting()
         await world.claim()
         await world.new_events()
@@ -954,7 +952,7 @@ class TestAnnouncing:
 
 
 class TestFinishing:
-    async def test_a_success_is_kept_with_its_result_and_the_last_of_its_output(self, world):
+    async def test_success_is_stored_with_result_and_end_of_output(self, world):
         attempt = await world.going()
         world.clock.advance(SECOND)
         await world.new_events()
@@ -968,7 +966,7 @@ class TestFinishing:
         assert await world.names_told() == ["run.succeeded"]
 
     @pytest.mark.parametrize("stale_first", [True, False])
-    async def test_attempt_with_the_current_fence_counts_of_two_recorded_together(
+    async def test_outcome_with_the_current_fence_wins_of_two_recorded_together(
         self, world, stale_first
     ):
         await world.waiting()
@@ -980,7 +978,7 @@ class TestFinishing:
         row = await world.row()
         assert (row.status, row.error, row.result) == ("FAILED", "the real one", None)
 
-    async def test_a_failure_is_kept_with_its_reason(self, world):
+    async def test_failure_is_stored_with_its_reason(self, world):
         await world.end(await world.going(), Failed("exit code 3", "exit", exit_code=3))
         row = await world.row()
         assert (row.status, row.reason, row.error, row.exit_code) == (
@@ -989,7 +987,7 @@ class TestFinishing:
         failed = (await world.new_events())[-1]
         assert failed == RunFailed("report", row.run_id, row.run_at, 1, "exit", "exit code 3")
 
-    async def test_run_ended_from_outside_is_canceled_and_not_retried(self, world):
+    async def test_canceled_attempt_is_not_retried(self, world):
         await world.end(await world.going(retry=["30s"]), Canceled("asked to"))
         row = await world.row()
         assert (row.status, row.reason, row.error) == ("CANCELED", "canceled", "asked to")
@@ -1024,7 +1022,7 @@ class TestFinishing:
         assert await world.new_events() == []
         assert await world.runs("status fence") == [("STARTED", held.fence)]
 
-    async def test_a_run_is_finished_once(self, world):
+    async def test_run_is_finished_only_once(self, world):
         attempt = await world.going()
         await world.end(attempt)
         before, _ = await world.row(), await world.new_events()
@@ -1084,7 +1082,7 @@ class TestFinishing:
 
 
 class TestRetrying:
-    async def test_a_failed_attempt_is_repeated_as_the_same_run_after_each_delay(self, world):
+    async def test_failed_attempt_is_retried_as_the_same_run_after_each_delay(self, world):
         await world.waiting(retry=["30s", "2m", "10m"])
         attempts = []
         for delay in (30 * SECOND, 2 * MINUTE, 10 * MINUTE):
@@ -1116,7 +1114,7 @@ class TestRetrying:
         await world.end(await world.going(retry=["30s"]), Failed("no such file", retryable=False))
         assert (await world.row()).status == "FAILED"
 
-    async def test_a_fresh_tick_has_all_its_attempts(self, world):
+    async def test_new_tick_has_all_its_attempts(self, world):
         await world.define(retry=["30s"])
         for _ in range(2):
             await world.tick("1h")
@@ -1137,7 +1135,7 @@ class TestStopping:
     """What a pause, a closed gate and a deletion have in common."""
 
     @pytest.mark.parametrize("stop", STOPS)
-    async def test_a_run_that_was_claimed_before_is_not_launched(self, world, stop):
+    async def test_claimed_run_is_not_launched_after_a_pause_or_deletion(self, world, stop):
         await world.waiting()
         claimed = await world.claim()
         await stop(world.store)
@@ -1145,14 +1143,14 @@ class TestStopping:
         assert (await world.row()).started_at is None
 
     @pytest.mark.parametrize("stop", STOPS)
-    async def test_a_run_that_has_started_finishes(self, world, stop):
+    async def test_started_run_finishes_after_a_pause_or_deletion(self, world, stop):
         attempt = await world.going()
         await stop(world.store)
         assert await world.end(attempt) == [attempt.run_id]
         assert (await world.row()).status == "SUCCESS"
 
     @pytest.mark.parametrize("call", [pause, resume, delete, start_by_hand])
-    async def test_a_schedule_that_there_is_not_is_refused(self, world, call):
+    async def test_unknown_schedule_is_refused(self, world, call):
         with pytest.raises(NoSuchSchedule):
             await call(world.store)
         assert await world.new_events() == []
@@ -1166,7 +1164,7 @@ class TestStopping:
 
 
 class TestPausing:
-    async def test_a_pause_keeps_its_note_and_is_a_change_once(self, world):
+    async def test_repeated_pause_changes_nothing_and_keeps_the_note(self, world):
         await world.define()
         await world.new_events()
         assert await world.store.pause("report", note="until the audit is over")
@@ -1175,7 +1173,7 @@ class TestPausing:
         assert (row.paused, row.pause_note) == (True, "until the audit is over")
         assert await world.names_told() == ["schedule.paused"]
 
-    async def test_another_note_is_a_change_or_is_not_kept(self, world):
+    async def test_changed_pause_note_counts_as_a_change(self, world):
         await world.define()
         await world.store.pause("report", note="one")
         await world.new_events()
@@ -1191,7 +1189,7 @@ class TestPausing:
         assert (await world.schedule()).next_run_at is None
         assert (await world.store.overview()).due == 0
 
-    async def test_a_waiting_run_waits_through_a_short_pause(self, world):
+    async def test_waiting_run_survives_a_short_pause(self, world):
         await world.waiting()
         await world.store.pause("report")
         assert await world.claim() == []
@@ -1199,21 +1197,21 @@ class TestPausing:
         await world.store.resume("report")
         assert len(await world.start()) == 1
 
-    async def test_a_waiting_run_is_given_up_in_a_long_pause(self, world):
+    async def test_waiting_run_is_skipped_by_a_long_pause(self, world):
         await world.waiting()
         await world.store.pause("report")
         world.clock.advance("30m")
         await world.store.resume("report")
         assert await world.runs("status reason") == [("SKIPPED", "paused")]
 
-    async def test_a_waiting_retry_is_given_up_in_a_long_pause_as_the_failure_it_is(self, world):
+    async def test_waiting_retry_fails_in_a_long_pause(self, world):
         await world.end(await world.going(retry=["1m"]), BROKEN)
         await world.store.pause("report")
         world.clock.advance("30m")
         await world.store.resume("report")
         assert await world.runs("status reason") == [("FAILED", "paused")]
 
-    async def test_the_ticks_of_a_pause_become_one_row(self, world):
+    async def test_ticks_of_a_pause_become_one_row(self, world):
         await world.define()
         await world.store.pause("report")
         world.clock.advance("3h30m")
@@ -1225,7 +1223,7 @@ class TestPausing:
         assert (await world.schedule()).next_run_at == at("16:00")
         assert sorted(await world.names_told()) == ["run.skipped", "schedule.resumed"]
 
-    async def test_a_tick_that_was_due_when_the_pause_began_belongs_to_it(self, world):
+    async def test_tick_due_at_the_beginning_of_a_pause_belongs_to_it(self, world):
         await world.define()
         world.clock.advance("1h")
         await world.store.pause("report")
@@ -1241,7 +1239,7 @@ class TestPausing:
         assert await world.rows() == []
         assert (await world.schedule()).next_run_at == at("13:00")
 
-    async def test_the_ticks_of_a_pause_run_once_if_that_is_asked_for(self, world):
+    async def test_resume_with_catchup_runs_the_ticks_of_a_pause_once(self, world):
         await world.define()
         await world.store.pause("report")
         world.clock.advance("3h30m")
@@ -1257,7 +1255,7 @@ class TestPausing:
         assert not await world.store.resume("report")
         assert (await world.schedule(), await world.new_events()) == (before, [])
 
-    async def test_an_edit_does_not_end_a_pause_and_loses_none_of_its_ticks(self, world):
+    async def test_edit_keeps_a_pause_and_its_ticks(self, world):
         await world.define()
         await world.store.pause("report")
         world.clock.advance("2h")
@@ -1278,14 +1276,14 @@ class TestPausing:
 
 
 class TestGate:
-    async def test_the_gate_is_open_until_it_is_closed(self, world):
+    async def test_gate_is_open_by_default(self, world):
         assert (await world.store.overview()).gate_open
         assert await world.store.set_gate(is_open=False)
         assert not await world.store.set_gate(is_open=False)
         assert not (await world.store.overview()).gate_open
         assert await world.names_told() == ["gate.changed"]
 
-    async def test_behind_a_closed_gate_nothing_is_decided(self, world):
+    async def test_closed_gate_decides_nothing(self, world):
         await world.define()
         await world.store.set_gate(is_open=False)
         assert (await world.tick("1h")).ticks == 0
@@ -1300,7 +1298,7 @@ class TestGate:
         await world.store.set_gate(is_open=True)
         assert len(await world.claim()) == 2
 
-    async def test_opening_records_what_each_schedule_missed_in_one_row(self, world):
+    async def test_opening_the_gate_records_missed_ticks_in_one_row_each(self, world):
         await world.store.upsert([a_schedule("a"), a_schedule("b", every="2h")])
         await world.store.upsert([a_schedule("c", every="1d")])
         await world.store.set_gate(is_open=False)
@@ -1316,7 +1314,7 @@ class TestGate:
             at("16:00"), at("16:00"), at("00:00") + 86_400,
         ]  # fmt: skip
 
-    async def test_an_edit_behind_a_closed_gate_starts_nothing_of_before(self, world):
+    async def test_edit_behind_a_closed_gate_starts_no_earlier_tick(self, world):
         await world.define()
         await world.store.set_gate(is_open=False)
         world.clock.advance("2h")
@@ -1345,7 +1343,7 @@ class TestGate:
 
 
 class TestDeleting:
-    async def test_a_deleted_schedule_is_gone_and_its_waiting_runs_are_canceled(self, world):
+    async def test_deleted_schedule_has_its_waiting_runs_canceled(self, world):
         await world.waiting()
         await world.new_events()
         assert await world.store.delete("report")
@@ -1356,7 +1354,7 @@ class TestDeleting:
         assert (await world.tick("1d")).ticks == 0
         assert await world.claim() == []
 
-    async def test_ticks_that_were_due_are_recorded_as_canceled(self, world):
+    async def test_due_ticks_of_a_deleted_schedule_are_recorded_as_canceled(self, world):
         await world.define()
         world.clock.advance("3h")
         await world.store.delete("report")
@@ -1365,23 +1363,21 @@ class TestDeleting:
         ]
 
     @pytest.mark.parametrize("stop", [pause, close_the_gate])
-    async def test_ticks_that_were_held_up_are_recorded_all_the_same(self, world, stop):
+    async def test_held_ticks_of_a_deleted_schedule_are_recorded(self, world, stop):
         await world.define()
         await stop(world.store)
         world.clock.advance("3h")
         await world.store.delete("report")
         assert await world.runs("status tick_count first_run_at") == [("SKIPPED", 3, at("13:00"))]
 
-    async def test_a_failure_of_a_deleted_schedule_is_not_repeated(self, world):
+    async def test_failure_of_a_deleted_schedule_is_not_retried(self, world):
         attempt = await world.going(retry=["30s"])
         await world.store.delete("report")
         await world.end(attempt, BROKEN)
         assert (await world.row()).status == "FAILED"
 
     @pytest.mark.parametrize("at_once", [True, False])
-    async def test_a_failure_of_a_deleted_schedule_is_not_repeated_if_it_is_defined_again(
-        self, world, at_once
-    ):
+    async def test_failure_of_a_recreated_schedule_is_not_retried(self, world, at_once):
         attempt = await world.going(retry=["30s"])
         world.clock.advance("1s" if at_once else "1m")
         if at_once:
@@ -1404,9 +1400,7 @@ class TestDeleting:
         assert (await world.rows())[0].status == "FAILED"
 
     @pytest.mark.parametrize("again", [True, False])
-    async def test_an_accepted_run_of_a_deleted_schedule_is_awaited_for_its_own_timeout(
-        self, world, again
-    ):
+    async def test_accepted_run_of_a_deleted_schedule_keeps_its_timeout(self, world, again):
         attempt = await world.going(timeout="10m")
         await world.store.delete("report")
         if again:
@@ -1426,7 +1420,7 @@ class TestDeleting:
         await world.tick("1h")
         assert (await world.start_one()).iteration == 1
 
-    async def test_a_schedule_made_again_repeats_no_tick(self, world):
+    async def test_recreated_schedule_repeats_no_tick(self, world):
         await world.waiting()
         await world.store.delete("report")
         world.clock.step(-30 * MINUTE)
@@ -1449,7 +1443,7 @@ class TestManualRuns:
             row.run_id, row.key, "manual",
         )  # fmt: skip
 
-    async def test_the_same_request_is_the_same_run(self, world):
+    async def test_same_request_id_returns_the_same_run(self, world):
         await world.define()
         row = await world.store.enqueue("report", request_id="by-hand")
         await world.end(await world.start_one())
@@ -1459,7 +1453,7 @@ class TestManualRuns:
         assert (again.run_id, again.status) == (row.run_id, "SUCCESS")
         assert await world.new_events() == []
 
-    async def test_other_requests_are_other_runs_even_in_the_second_of_a_tick(self, world):
+    async def test_requests_in_the_second_of_a_tick_are_separate_runs(self, world):
         await world.define()
         world.clock.advance("1h")
         await world.store.enqueue("report", request_id="one")
@@ -1498,7 +1492,7 @@ class TestManualRuns:
 
 
 class TestStartingAfterACrash:
-    async def test_a_run_that_was_claimed_is_free_again(self, world):
+    async def test_claimed_run_of_a_dead_node_is_released(self, world):
         await world.waiting()
         (before,) = await world.claim()
         await world.new_events()
@@ -1510,7 +1504,7 @@ class TestStartingAfterACrash:
         attempt = await world.start_one()
         assert (attempt.attempt, attempt.key) == (1, before.key)
 
-    async def test_a_run_that_was_announced_is_lost(self, world):
+    async def test_announced_run_of_a_dead_node_is_lost(self, world):
         await world.going()
         await world.new_events()
         found = await world.restart()
@@ -1523,7 +1517,7 @@ class TestStartingAfterACrash:
         assert started == NodeStarted(world.node.node_id, "here", lost=1)
         assert (await world.schedule()).consecutive_failures == 1
 
-    async def test_a_lost_run_is_attempted_again_if_that_is_asked_for(self, world):
+    async def test_lost_run_is_retried_with_on_lost_retry(self, world):
         before = await world.going(on_lost="retry")
         await world.new_events()
         await world.restart()
@@ -1533,7 +1527,7 @@ class TestStartingAfterACrash:
         attempt = await world.start_one()
         assert (attempt.attempt, attempt.key) == (2, before.key)
 
-    async def test_run_that_kills_every_node_is_given_up(self, world):
+    async def test_run_that_repeatedly_loses_its_node_fails(self, world):
         await world.going(on_lost="retry")
         for _ in range(5):
             await world.restart()
@@ -1542,31 +1536,31 @@ class TestStartingAfterACrash:
         row = await world.row()
         assert (row.status, row.reason, row.attempt) == ("FAILED", "lost", 6)
 
-    async def test_the_dead_cannot_finish_what_they_lost(self, world):
+    async def test_dead_node_cannot_finish_a_lost_run(self, world):
         lost = await world.going()
         await world.restart()
         assert await world.end(lost) == []
         assert (await world.row()).reason == "lost"
 
-    async def test_a_lost_run_lets_the_next_in_the_queue_start(self, world):
+    async def test_lost_run_releases_the_queue(self, world):
         await world.going(overlap="queue")
         await world.tick("1h")
         await world.restart()
         assert (await world.start_one()).run_at == at("14:00")
 
-    async def test_a_node_that_left_in_good_order_loses_nothing(self, world):
+    async def test_unregistered_node_loses_no_run(self, world):
         await world.end(await world.going())
         await world.store.unregister(world.node)
         found = await world.restart()
         assert (found.lost, found.handed_back) == (0, 0)
 
-    async def test_schedules_and_runs_are_as_they_were(self, world):
+    async def test_restart_keeps_schedules_and_runs(self, world):
         await world.waiting()
         before = await world.store.schedules(), await world.rows()
         await world.restart()
         assert (await world.store.schedules(), await world.rows()) == before
 
-    async def test_a_node_is_alive_for_a_lease_after_each_heartbeat(self, world):
+    async def test_heartbeat_extends_the_lease_of_a_node(self, world):
         started = world.clock.now()
         world.clock.advance("1m")
         assert await world.store.heartbeat(world.node) == HeartbeatResult(is_known=True)
@@ -1578,7 +1572,7 @@ class TestStartingAfterACrash:
 
 
 class TestReading:
-    async def test_reading_changes_nothing(self, world):
+    async def test_queries_change_nothing(self, world):
         beside = await world.second()
         await world.waiting()
         world.clock.advance("1h")
@@ -1639,7 +1633,7 @@ class TestReading:
         assert found.due == 2
         assert {status: n for status, n in found.runs.items() if n} == {"STARTED": 1, "ENQUEUED": 1}
 
-    async def test_the_events_of_a_run_agree_with_its_row(self, world):
+    async def test_events_of_a_run_agree_with_its_row(self, world):
         await live_through_everything(world)
         last = {
             row.event.run_id: row.event.name
@@ -1696,7 +1690,7 @@ class TestPruning:
         assert (row.runs_used, row.next_run_at) == (1, at("13:30"))
         assert row.last_success_at == at("13:00") * 1000
 
-    async def test_a_deleted_schedule_is_forgotten_with_its_last_run(self, world):
+    async def test_deleted_schedule_is_pruned_with_its_last_run(self, world):
         await world.waiting()
         await world.store.delete("report")
         await world.store.prune(before=world.clock.now() + 1)
@@ -1736,14 +1730,14 @@ class TestTwoProcesses:
         await world.define()
         assert not await world.store.changed_elsewhere()
 
-    async def test_an_edit_by_one_is_what_the_other_launches(self, world):
+    async def test_edit_by_one_process_is_launched_by_another(self, world):
         beside = await world.second()
         await world.end(await world.going())
         await beside.upsert([a_schedule("report", run={"command": ["new"]})])
         await world.tick("1h")
         assert (await world.start_one()).target.fields == {"command": ["new"]}
 
-    async def test_a_pause_by_one_holds_the_other(self, world):
+    async def test_pause_by_one_process_holds_another(self, world):
         beside = await world.second()
         await world.waiting()
         await beside.pause("report")
@@ -1758,7 +1752,7 @@ class TestTwoProcesses:
 
 class TestLaws:
     @pytest.mark.parametrize("seed", range(10))
-    async def test_every_tick_is_covered_once_whatever_happens(self, world, seed):
+    async def test_every_tick_is_covered_once_under_random_calls(self, world, seed):
         chance = random.Random(seed)
         overlap, on_lost = chance.choice(["skip", "queue"]), chance.choice(["fail", "retry"])
         await world.define(every="10m", retry=["3m", "20m"], overlap=overlap, on_lost=on_lost)

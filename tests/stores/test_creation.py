@@ -1,4 +1,4 @@
-"""Many schedules defined at once are what they are when each is defined by itself."""
+"""Schedules defined in bulk equal schedules defined one by one."""
 
 import pytest
 
@@ -37,7 +37,7 @@ async def standing(world, name):
     return plainly(await world.schedule(name)), runs
 
 
-async def test_schedule_is_the_same_defined_with_others_or_alone(world):
+async def test_schedule_defined_in_bulk_equals_one_defined_alone(world):
     together = [a_schedule(f"together/{n:02}", **fields) for n, fields in enumerate(KINDS)]
     await world.store.upsert(together, source="file.yaml", user_id="ada")
     events = await world.new_events()
@@ -74,7 +74,7 @@ async def test_new_changed_and_unchanged_schedules_are_distinguished(world):
     assert await world.new_events() == []
 
 
-async def test_id_that_is_given_twice_is_created_and_then_edited(world, monkeypatch):
+async def test_id_given_twice_is_created_and_then_edited(world, monkeypatch):
     monkeypatch.setattr(bulk_create, "BATCH", 2)
     given = [a_schedule(name, every=every) for name, every in
              [("a", "1h"), ("b", "1h"), ("c", "1h"), ("a", "2h")]]  # fmt: skip
@@ -83,7 +83,7 @@ async def test_id_that_is_given_twice_is_created_and_then_edited(world, monkeypa
     assert '"every":"2h"' in (await world.schedule("a")).definition
 
 
-async def test_schedule_that_was_deleted_comes_back_with_its_revision(world):
+async def test_recreated_schedule_continues_its_revision(world):
     await world.store.upsert([a_schedule("a"), a_schedule("b")])
     await world.tick("1h")
     await world.store.delete("a")
@@ -91,14 +91,14 @@ async def test_schedule_that_was_deleted_comes_back_with_its_revision(world):
     assert [(each.change, each.revision) for each in done] == [("created", 2), ("unchanged", 1)]
 
 
-async def test_other_source_takes_an_unchanged_schedule_over(world):
+async def test_other_source_takes_over_an_unchanged_schedule(world):
     await world.store.upsert([a_schedule("a")], source="x")
     done = await world.store.upsert([a_schedule("a"), a_schedule("b")], source="y")
     assert [each.change for each in done] == ["unchanged", "created"]
     assert (await world.schedule("a")).source == "y"
 
 
-async def test_nothing_is_defined_if_one_cannot_be(world):
+async def test_one_invalid_schedule_prevents_the_whole_bulk(world):
     given = [a_schedule("a"), a_schedule("b", after={"schedule": "nowhere", "outcome": "success"})]
     with pytest.raises(InvalidSchedule, match="nowhere"):
         await world.store.upsert(given)
@@ -114,14 +114,14 @@ async def test_schedule_of_another_owner_is_refused_among_new_ones(world):
 
 
 @pytest.mark.parametrize("expected", [{"a": 1, "b": 1}, {"a": 2, "b": None}, {"a": None}])
-async def test_revision_that_is_not_expected_is_refused_among_many(world, expected):
+async def test_unexpected_revision_is_refused_among_many(world, expected):
     await world.store.upsert([a_schedule("a")])
     with pytest.raises(RevisionConflict):
         await world.store.upsert([a_schedule("a"), a_schedule("b")], expected=expected)
     await world.store.upsert([a_schedule("a"), a_schedule("b")], expected={"a": 1, "b": None})
 
 
-async def test_events_of_many_schedules_are_kept_in_rows_of_a_bounded_size(world, monkeypatch):
+async def test_events_of_many_schedules_are_stored_in_rows_of_bounded_size(world, monkeypatch):
     monkeypatch.setattr(transaction, "MOST_EVENTS", 10)
     await world.store.upsert([a_schedule(f"s-{n:02}") for n in range(25)])
     rows = await world.store.events(after=0, limit=100)
@@ -130,7 +130,7 @@ async def test_events_of_many_schedules_are_kept_in_rows_of_a_bounded_size(world
     assert len({row.event_id for row in created}) == 3
 
 
-async def test_time_within_its_grace_is_decided_after_it_was_defined_with_others(world):
+async def test_single_time_within_its_grace_is_decided_after_a_bulk_define(world):
     names = [f"s-{n}" for n in range(5)]
     await world.store.upsert([a_schedule(name, at="2026-01-01T11:59:30Z") for name in names])
     await world.plan()

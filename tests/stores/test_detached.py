@@ -18,7 +18,7 @@ async def lost(world, **fields):
     return attempt
 
 
-async def test_the_next_attempt_knows_that_it_may_run_already(world):
+async def test_attempt_after_a_loss_knows_that_it_may_be_running(world):
     before = await lost(world)
     assert (before.may_run, before.at_least_once) == (False, False)
     again = await world.start_one()
@@ -32,7 +32,7 @@ async def test_detached_run_is_restarted_only_if_at_least_once(world):
     assert (again.may_run, again.at_least_once) == (True, True)
 
 
-async def test_an_attempt_after_a_failure_may_not_run_already(world):
+async def test_attempt_after_a_failure_is_not_running(world):
     await lost(world, retry=["0s", "0s"])
     await world.end(await world.start_one(), Failed("no luck"))
     again = await world.start_one()
@@ -48,7 +48,7 @@ async def test_detached_run_blocks_a_tick_before_it_is_reattached(world):
     ]
 
 
-async def test_a_tick_waits_for_it_in_the_queue(world):
+async def test_tick_queues_behind_a_detached_run(world):
     await lost(world, overlap="queue")
     await world.tick()
     found = await world.start_one()
@@ -58,7 +58,7 @@ async def test_a_tick_waits_for_it_in_the_queue(world):
 
 
 @pytest.mark.parametrize("overlap", ["skip", "queue", "allow"])
-async def test_detached_run_is_reattached_whatever_else_runs(world, overlap):
+async def test_detached_run_is_reattached_beside_any_other_run(world, overlap):
     attempt = await lost(world, overlap=overlap)
     await world.tick()
     await world.store.enqueue("report", request_id="by hand")
@@ -106,9 +106,7 @@ async def test_stopped_node_leaves_a_detached_run_to_the_next(world):
 
 
 @pytest.mark.parametrize("update_waiting", [False, True])
-async def test_a_detached_run_is_reattached_by_its_own_revision_after_an_edit(
-    world, update_waiting
-):
+async def test_detached_run_is_reattached_by_its_revision_after_an_edit(world, update_waiting):
     before = await lost(world)
     await world.define(run={"command": ["true"]}, update_waiting=update_waiting)
     found = await world.start_one()
@@ -117,7 +115,7 @@ async def test_a_detached_run_is_reattached_by_its_own_revision_after_an_edit(
     assert await world.runs("status result revision") == [("SUCCESS", 7, 1)]
 
 
-async def test_a_detached_run_is_reattached_after_its_schedule_was_made_anew(world):
+async def test_detached_run_is_reattached_after_its_schedule_was_recreated(world):
     before = await lost(world)
     await world.store.delete("report")
     await world.define(run={"command": ["true"]})
@@ -199,7 +197,7 @@ async def test_node_without_the_launcher_leaves_a_detached_run(world):
     assert await world.start() == []
 
 
-async def test_a_run_that_has_not_started_is_launched_by_its_own_revision(world):
+async def test_unstarted_run_is_launched_by_its_revision(world):
     await world.register(offers=OFFERS)
     await world.waiting(**ON_RAY)
     await world.define(run={"command": ["true"]})

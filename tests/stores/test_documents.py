@@ -1,4 +1,4 @@
-"""What every store promises of what systems keep beside schedules."""
+"""The contract of every store for documents of systems."""
 
 import pytest
 
@@ -52,13 +52,13 @@ async def test_document_is_deleted_once(world):
     assert await world.names_told() == ["document.kept", "document.forgotten"]
 
 
-async def test_keeping_the_same_again_writes_nothing(world):
+async def test_unchanged_document_is_not_written_again(world):
     await world.store.keep("dag", "report", {"a": 1})
     await world.store.keep("dag", "report", {"a": 1})
     assert await world.names_told() == ["document.kept"]
 
 
-async def test_to_an_owner_there_is_nothing_but_their_own(world):
+async def test_owner_sees_only_own_documents(world):
     await world.store.keep("dag", "report", 1, user_id="ada")
     bobs = world.store.as_caller("token:bob", only_owner="bob")
     assert await bobs.kept("dag", "report") is None

@@ -64,23 +64,21 @@ class TestTicksOwed:
         assert [row.status for row in rows[begun + 1 :]] == ["ENQUEUED"]  # it is on time
         assert {attempt.revision for attempt in await world.start()} == {1}
 
-    async def test_an_edit_of_a_paused_schedule_records_its_pause(self, world):
+    async def test_edit_of_a_paused_schedule_records_its_pause(self, world):
         await world.define()
         await world.store.pause("report")
         world.clock.advance("3h30m")
         await world.define(every="1d")
         assert await world.runs("reason tick_count") == [("paused", 3)]
 
-    async def test_an_edit_behind_the_gate_records_the_gate(self, world):
+    async def test_edit_behind_a_closed_gate_records_the_gate(self, world):
         await world.define()
         await world.store.set_gate(is_open=False)
         world.clock.advance("3h30m")
         await world.define(every="1d")
         assert await world.runs("reason tick_count") == [("gate_off", 3)]
 
-    async def test_an_edit_that_leaves_the_ticks_leaves_the_catchup_to_the_new_definition(
-        self, world
-    ):
+    async def test_edit_without_a_timing_change_catches_up_by_the_new_definition(self, world):
         await world.define(run=OLD)
         world.clock.advance("3h30m")
         await world.define(run=NEW)
@@ -120,7 +118,7 @@ class TestEditsWhileNoNodeIsUp:
         await world.plan()
         return [attempt.revision for attempt in await world.start()]
 
-    async def test_a_tick_on_time_starts_if_a_node_is_up_within_its_grace(self, world):
+    async def test_tick_on_time_starts_if_a_node_is_up_within_its_grace(self, world):
         await self.edited(world)
         assert (await world.row()).deadline_at == at("13:01") * 1000
         assert await self.up(world, "39s") == [1]
@@ -132,21 +130,21 @@ class TestEditsWhileNoNodeIsUp:
         assert (first.status, first.reason, first.run_at) == ("SKIPPED", "edited", at("13:00"))
 
     @pytest.mark.parametrize(("own", "reason"), [("10s", "deadline"), ("2h", "edited")])
-    async def test_the_earlier_of_its_grace_and_its_start_deadline_ends_it(
+    async def test_tick_of_an_edit_expires_at_the_earlier_of_grace_and_deadline(
         self, world, own, reason
     ):
         await self.edited(world, start_deadline=own)
         assert await self.up(world, "1h") == []
         assert (await world.row()).reason == reason
 
-    async def test_a_node_that_is_up_at_the_edit_sets_no_limit(self, world):
+    async def test_run_of_an_edit_has_no_limit_if_a_node_is_up(self, world):
         await world.define(run=OLD)
         world.clock.advance("1h20s")
         await world.define(run=NEW, every="1d")
         assert (await world.row()).deadline_at is None
         assert await self.up(world, "1h") == [1]
 
-    async def test_a_node_that_only_serves_the_api_counts_as_none(self, world):
+    async def test_api_node_does_not_count_as_up_for_an_edit(self, world):
         await world.define(run=OLD)
         await world.store.unregister(world.node)
         await world.register(roles=frozenset({"api"}))
@@ -154,7 +152,7 @@ class TestEditsWhileNoNodeIsUp:
         await world.define(run=NEW, every="1d")
         assert (await world.row()).deadline_at == at("13:01") * 1000
 
-    async def test_a_tick_that_is_queued_behind_a_started_run_waits_its_turn(self, world):
+    async def test_tick_queued_behind_a_started_run_has_no_limit(self, world):
         await world.register(offers=frozenset({"http", "command"}))
         attempt = await world.going(
             run={"http": "https://example.com"}, overlap="queue", timeout="2d"
@@ -189,7 +187,7 @@ class TestEditsWhileNoNodeIsUp:
         await world.end(second)
         assert (await world.start_one()).revision == 1
 
-    async def test_a_tick_released_in_time_has_no_limit_any_more(self, world):
+    async def test_tick_released_in_time_has_no_limit(self, world):
         await self.edited(world, every="1m", overlap="queue", grace="5m", after="2m20s")
         await world.register()
         await world.end(await world.start_one())
@@ -203,13 +201,13 @@ class TestEditsWhileNoNodeIsUp:
         world.clock.advance("10m")
         assert (await world.start_one()).attempt == 2
 
-    async def test_a_run_that_is_moved_keeps_the_limit(self, world):
+    async def test_run_moved_to_the_new_revision_keeps_its_limit(self, world):
         await self.edited(world, update_waiting=True)
         row = await world.row()
         assert (row.revision, row.deadline_at) == (2, at("13:01") * 1000)
         assert await self.up(world, "1h") == []
 
-    async def test_a_second_edit_limits_what_it_queues_behind_the_first_one_s_run(self, world):
+    async def test_second_edit_limits_a_tick_queued_behind_a_limited_run(self, world):
         await world.define(run=OLD, every="1m", overlap="queue")
         await world.store.unregister(world.node)
         world.clock.advance("1m20s")
@@ -251,7 +249,7 @@ class TestEditsWhileNoNodeIsUp:
 
 
 class TestOneRevision:
-    async def test_a_waiting_run_starts_by_the_revision_it_was_decided_under(self, world):
+    async def test_waiting_run_starts_by_its_revision(self, world):
         await world.waiting(run=OLD, timeout="7s", cancel_grace="3s")
         await world.define(run=NEW, timeout="8s")
         attempt = await world.start_one()
@@ -259,7 +257,7 @@ class TestOneRevision:
         assert (attempt.timeout, attempt.cancel_grace) == (7_000, 3_000)
         assert (await world.row()).revision == 1
 
-    async def test_a_queued_run_starts_by_the_revision_it_was_decided_under(self, world):
+    async def test_queued_run_starts_by_its_revision(self, world):
         first = await world.going(run=OLD, overlap="queue")
         await world.tick("1h")
         await world.define(run=NEW)
@@ -281,14 +279,14 @@ class TestOneRevision:
         await world.end(last, BROKEN)
         assert await world.runs("status reason attempt") == [("FAILED", "exit", 3)]
 
-    async def test_a_manual_run_starts_by_the_revision_it_was_asked_for_under(self, world):
+    async def test_manual_run_starts_by_its_revision(self, world):
         await world.define(run=OLD)
         await world.store.enqueue("report", request_id="one", inputs={"by": "hand"})
         await world.define(run=NEW)
         attempt = await world.start_one()
         assert (attempt.target.fields, attempt.inputs) == (OLD, {"n": 1, "by": "hand"})
 
-    async def test_a_backfilled_run_starts_by_the_revision_of_the_backfill(self, world):
+    async def test_backfilled_run_starts_by_the_revision_of_the_backfill(self, world):
         await world.define(run=OLD, every="1h")
         world.clock.advance("30m")
         first, last = at("09:00"), at("09:30")
@@ -296,18 +294,18 @@ class TestOneRevision:
         await world.define(run=NEW)
         assert (await world.start_one()).target.fields == OLD
 
-    async def test_templates_are_those_of_the_run_s_revision(self, world):
+    async def test_templates_of_a_run_are_those_of_its_revision(self, world):
         await world.waiting(run={"command": ["old", "{{ iteration }}"]})
         await world.define(run={"command": ["new", "{{ iteration }}"]})
         assert (await world.start_one()).target.fields == {"command": ["old", "1"]}
 
-    async def test_the_condition_is_that_of_the_run_s_revision(self, world):
+    async def test_condition_of_a_run_is_that_of_its_revision(self, world):
         await world.waiting(when={"command": ["test", "old"]})
         await world.define(when={"command": ["test", "new"]})
         (attempt,) = await world.claim()
         assert attempt.when.fields == {"command": ["test", "old"]}
 
-    async def test_a_run_waits_in_the_group_and_with_the_priority_of_its_revision(self, world):
+    async def test_group_and_priority_of_a_run_are_those_of_its_revision(self, world):
         await world.store.set_group("narrow", places=0)
         await world.waiting(group="narrow", priority=5)
         await world.define(priority=9)
@@ -316,7 +314,7 @@ class TestOneRevision:
         await world.store.set_group("narrow", places=1)
         assert (await world.start_one()).group == "narrow"
 
-    async def test_overlap_is_judged_at_the_claim_by_the_run_s_revision(self, world):
+    async def test_overlap_recheck_at_the_claim_uses_the_revision_of_the_run(self, world):
         await world.define(overlap="allow", retry=["3h"])
         for _ in range(2):
             await world.tick("1h")
@@ -340,7 +338,7 @@ class TestOneRevision:
         await world.restart()
         assert (await world.start_one()).target.fields == OLD
 
-    async def test_a_start_deadline_of_a_retry_is_that_of_its_revision(self, world):
+    async def test_start_deadline_of_a_retry_is_that_of_its_revision(self, world):
         attempt = await world.going(run=OLD, retry=["1m"], start_deadline="10s")
         await world.define(run=NEW)
         await world.end(attempt, BROKEN)
@@ -351,19 +349,19 @@ class TestOneRevision:
         ("off", "reason"),
         [({"enabled": False}, "disabled"), ({"run": NEW | {"enabled": False}}, "disabled_target")],
     )
-    async def test_a_switch_of_now_holds_for_runs_of_every_revision(self, world, off, reason):
+    async def test_disabling_applies_to_runs_of_every_revision(self, world, off, reason):
         await world.waiting(run=OLD)
         await world.define(**off)
         assert await world.claim() == []
         assert await world.runs("status reason") == [("SKIPPED", reason)]
 
-    async def test_pause_after_of_now_counts_for_runs_of_every_revision(self, world):
+    async def test_current_pause_after_applies_to_runs_of_every_revision(self, world):
         attempt = await world.going(pause_after=1)
         await world.define()
         await world.end(attempt, BROKEN)
         assert not (await world.schedule()).paused
 
-    async def test_a_past_definition_that_cannot_be_read_fails_its_run(self, world):
+    async def test_unreadable_past_definition_fails_its_run(self, world):
         await world.waiting(run=OLD)
         await world.define(run=NEW)
         await world.tamper("UPDATE past_definitions SET definition = ?", ("garbage",))
@@ -388,7 +386,7 @@ class TestOneRevision:
             0
         ].schedule.description == "2"
 
-    async def test_a_run_backfilled_after_an_edit_has_nothing_of_the_old_template(self, world):
+    async def test_run_backfilled_after_an_edit_uses_only_the_new_template(self, world):
         attempt = await world.going(run={"command": ["old", "{{ iteration }}"]})
         await world.end(attempt, Busy("no time", 1_000))
         world.clock.advance("1s")
@@ -414,7 +412,7 @@ class TestUpdateWaiting:
         assert (await world.new_events())[-1] == moved
         assert (await world.start_one()).target.fields == NEW
 
-    async def test_a_queued_and_a_retrying_run_are_moved(self, world):
+    async def test_queued_and_retrying_runs_are_moved_to_the_new_revision(self, world):
         first = await world.going(run=OLD, overlap="queue", retry=["1m"])
         await world.end(first, BROKEN)
         await world.store.enqueue("report", request_id="one")
@@ -432,7 +430,7 @@ class TestUpdateWaiting:
         attempt = await world.start_one()
         assert attempt.inputs == {"n": 2, "m": 5, "by": "hand"}
 
-    async def test_a_claimed_run_and_a_started_one_keep_their_revision(self, world):
+    async def test_claimed_and_started_runs_keep_their_revision(self, world):
         await world.waiting(run=OLD)
         claimed = await world.claim()
         await world.define(run=NEW, update_waiting=True)
@@ -447,7 +445,7 @@ class TestUpdateWaiting:
         assert (await world.define(run=NEW, update_waiting=True)).change == "unchanged"
         assert (await world.start_one()).target.fields == NEW
 
-    async def test_why_names_the_revision_that_a_run_was_moved_to(self, world):
+    async def test_why_names_the_revision_of_a_moved_run(self, world):
         await world.waiting(run=OLD)
         world.clock.advance("1m")
         await world.define(run=NEW)
@@ -462,7 +460,7 @@ class TestUpdateWaiting:
         )
 
 
-class TestForeseeing:
+class TestPreview:
     async def foreseen(self, world, new, **asked):
         found = await world.store.before_edits(["report"])
         return forecast_edit(found.get("report"), new, now=world.clock.now(), **asked)
@@ -597,7 +595,7 @@ class TestPlanAndApplyAgree:
         return row.status == "ENQUEUED" and row.leased_by is None
 
 
-async def test_a_schedule_made_anew_leaves_its_old_runs_their_revision(world):
+async def test_runs_keep_their_revision_when_the_schedule_is_recreated(world):
     attempt = await world.going(run=OLD, retry=["1m"])
     await world.store.delete("report")
     await world.define(run=NEW)

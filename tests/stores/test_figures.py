@@ -4,7 +4,7 @@ from onbeat.core.runs.run import Failed
 from onbeat.events import RunStarted
 
 
-async def test_an_empty_store_has_nothing_but_a_size(world):
+async def test_empty_store_has_a_size_and_no_other_figures(world):
     found = await world.store.figures()
     assert (found.failing, found.waiting_since, found.to_notify, found.outbox) == (0, None, 0, {})
     assert found.size > 0
@@ -19,19 +19,19 @@ async def test_figures_have_the_due_time_of_the_oldest_waiting_run(world):
     assert (await world.store.figures()).waiting_since is None
 
 
-async def test_schedules_that_fail_and_what_is_worth_a_notice_are_counted(world):
+async def test_failing_schedules_and_pending_notifications_are_counted(world):
     await world.end(await world.going(), Failed("exit code 1", "exit"))
     found = await world.store.figures()
     assert (found.failing, found.to_notify) == (1, 1)
 
 
-async def test_a_deleted_schedule_does_not_fail_any_more(world):
+async def test_deleted_schedule_is_not_counted_as_failing(world):
     await world.end(await world.going(), Failed("exit code 1", "exit"))
     await world.store.delete("report")
     assert (await world.store.figures()).failing == 0
 
 
-async def test_messages_on_their_way_out_are_counted_by_state(world):
+async def test_outbox_messages_are_counted_by_state(world):
     world.database.tamper(
         "INSERT INTO outbox (channel, body, state, created_at, due_at) VALUES "
         "('a', '{}', 'failed', 1, 1), ('a', '{}', 'failed', 1, 1), ('a', '{}', 'waiting', 1, 1)"

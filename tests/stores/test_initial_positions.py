@@ -1,4 +1,4 @@
-"""What every store promises of schedules that were kept elsewhere before."""
+"""The contract of every store for schedules taken over from another scheduler."""
 
 from onbeat.core.explain.why import explain
 from onbeat.core.runs.run import Failed

@@ -1,4 +1,4 @@
-"""The outbox of a store: each event is looked at once, each message is taken by one, on either database."""
+"""The outbox of a store: each event is processed once, and each message claimed by one sender."""
 
 import asyncio
 from contextlib import suppress
@@ -175,7 +175,7 @@ async def test_clock_moved_backward_delays_no_message_longer(world):
     assert await world.store.take_message("ops") is not None
 
 
-async def test_message_is_taken_by_one_sender(world):
+async def test_message_is_claimed_by_one_sender(world):
     second = await world.second()
     for _ in range(5):  # the first have to make their connections, and hardly meet
         await fail(world)
@@ -247,7 +247,7 @@ async def test_late_sender_still_records_the_delivery(world):
     assert not await world.store.record_delivery(letter, DeliveryResult("waiting"))
 
 
-async def test_an_answer_to_an_earlier_attempt_changes_nothing(world):
+async def test_result_of_an_earlier_attempt_changes_nothing(world):
     letter = await a_letter(world)
     await world.store.record_delivery(letter, DeliveryResult("waiting"))
     await world.store.take_message("ops")

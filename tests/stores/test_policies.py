@@ -1,6 +1,6 @@
-"""What stores promise of groups, deadlines, chains, conditions, ends asked for, and backfills.
+"""The contract of stores for groups, deadlines, chains, conditions, cancellations and backfills.
 
-It is noon on New Year's Day; schedules are hourly and called `report` unless a test says otherwise.
+It is noon on New Year's Day; schedules are hourly and called `report` by default.
 """
 
 import pytest
@@ -44,7 +44,7 @@ class TestGroups:
         assert not await world.store.set_group("gpu", places=2)
         assert [a.schedule_id for a in await world.start()] == ["b"]
 
-    async def test_a_claim_has_its_place_before_it_is_announced(self, world):
+    async def test_claimed_run_has_its_place_in_the_group(self, world):
         await world.define("a", group="gpu")
         await world.define("b", group="gpu")
         await world.tick()
@@ -54,7 +54,7 @@ class TestGroups:
         assert len(await world.claim()) == 1
 
     @pytest.mark.parametrize("outcome", [Succeeded(), BROKEN, Canceled("asked"), Busy("no", 5000)])
-    async def test_a_run_that_ends_or_waits_again_gives_its_place_back(self, world, outcome):
+    async def test_ended_or_retrying_run_releases_its_place(self, world, outcome):
         first = await world.going(group="gpu", retry=["1h"])
         await world.store.enqueue("report", request_id="by-hand")
         assert await world.start() == []
@@ -74,12 +74,12 @@ class TestGroups:
         await world.tick()
         assert {a.schedule_id for a in await world.claim(limit=20)} == {"a0", "z"}
 
-    async def test_the_planner_announces_nothing_of_a_group(self, world):
+    async def test_planner_announces_no_run_of_a_group(self, world):
         await world.define(group="gpu")
         world.clock.advance("1h")
         assert (await world.plan(slots=10)).attempts == []
 
-    async def test_an_edit_that_updates_what_waits_moves_it_to_the_other_group(self, world):
+    async def test_edit_with_update_waiting_moves_runs_to_the_new_group(self, world):
         await world.waiting(group="gpu")
         await world.define(group="disk", priority=7, update_waiting=True)
         (row,) = await world.rows()
@@ -105,7 +105,7 @@ class TestDeadlines:
         await world.waiting(start_deadline="10m")
         assert await world.store.next_due(after=world.clock.now()) == ms("13:10")
 
-    async def test_the_group_is_named_if_that_was_full(self, world):
+    async def test_run_expired_in_a_full_group_has_the_reason_group_full(self, world):
         await world.define("a", group="gpu")
         await world.define("b", group="gpu", start_deadline="10m")
         await world.tick()
@@ -114,31 +114,31 @@ class TestDeadlines:
         await world.store.expire(limit=10)
         assert await world.runs("status reason", "b") == [("SKIPPED", "group_full")]
 
-    async def test_a_missed_tick_has_its_time_from_when_it_was_decided(self, world):
+    async def test_start_deadline_of_a_missed_tick_counts_from_its_decision(self, world):
         await world.define(start_deadline="10m")
         await world.tick("90m")
         assert (await world.row()).deadline_at == ms("13:40")
 
-    async def test_a_retry_has_its_time_from_when_it_is_due(self, world):
+    async def test_start_deadline_of_a_retry_counts_from_its_due_time(self, world):
         attempt = await world.going(start_deadline="10m", retry=["20m"])
         await world.end(attempt, BROKEN)
         assert (await world.row()).deadline_at == ms("13:30")
 
-    async def test_a_busy_target_does_not_make_it_longer(self, world):
+    async def test_busy_target_does_not_extend_the_start_deadline(self, world):
         attempt = await world.going(start_deadline="10m", retry=["1m"])
         await world.end(attempt, Busy("not now", 20 * MINUTE))
         world.clock.advance("10m")
         await world.store.expire(limit=10)
         assert await world.runs("status reason deferrals") == [("SKIPPED", "busy", 1)]
 
-    async def test_the_one_behind_it_is_released(self, world):
+    async def test_deletion_cancels_the_queue_behind_a_running_run(self, world):
         await world.going(overlap="queue", start_deadline="2h")
         await world.tick()
         await world.tick()
         await world.store.delete("report")  # what waits is canceled, so that nothing is left
         assert await world.runs("status") == ["STARTED", "CANCELED", "CANCELED"]
 
-    async def test_nothing_is_decided_behind_a_closed_gate(self, world):
+    async def test_closed_gate_expires_no_run(self, world):
         await world.waiting(start_deadline="10m")
         await world.store.set_gate(is_open=False)
         world.clock.advance("10m")
@@ -147,9 +147,7 @@ class TestDeadlines:
 
 class TestAccepted:
     @pytest.mark.parametrize("every", ["10m", "1h"])
-    async def test_accepted_run_is_in_flight_for_an_hour_whenever_the_next_tick_is(
-        self, world, every
-    ):
+    async def test_accepted_run_is_in_flight_for_an_hour_by_default(self, world, every):
         await world.end(await world.going(every=every), Accepted("x1"))
         row = await world.row()
         assert (row.status, row.leased_by, row.external_id) == ("STARTED", None, "x1")
@@ -298,7 +296,7 @@ class TestSwitches:
 
 
 class TestOutcomes:
-    async def test_a_busy_target_uses_up_no_retry(self, world):
+    async def test_busy_target_uses_no_retry(self, world):
         attempt = await world.going(retry=["1m"])
         for _ in range(3):
             await world.end(attempt, Busy("not now", 1000))
@@ -350,7 +348,7 @@ class TestCanceling:
         await world.store.hand_back([attempt])
         assert await world.runs("status reason error") == [("CANCELED", "canceled", UNLAUNCHED)]
 
-    async def test_the_next_in_the_queue_has_its_turn(self, world):
+    async def test_canceled_queued_run_keeps_the_queue_in_order(self, world):
         await world.going(overlap="queue")
         await world.tick()
         await world.tick()
@@ -415,7 +413,7 @@ class TestFollowing:
         assert (await world.schedule("b")).next_run_at == at("13:00") + 5
         assert (await world.plan()).enqueued == 1
 
-    async def test_further_events_join_until_it_is_decided(self, world):
+    async def test_events_before_the_tick_is_decided_join_it(self, world):
         after = {"schedule": "a", "outcome": "completion", "delay": "30m"}
         await world.store.upsert([a_schedule("b", after=after), a_schedule("a", overlap="allow")])
         for n in range(3):
@@ -440,7 +438,7 @@ class TestFollowing:
         await world.end(await world.start_one())
         assert (await world.schedule()).next_run_at == at("13:10")
 
-    async def test_a_circle_is_refused_and_nothing_of_it_is_kept(self, world):
+    async def test_cycle_is_refused_and_nothing_is_defined(self, world):
         chain = [
             a_schedule(name, after={"schedule": followed, "outcome": "success"})
             for name, followed in (("a", "c"), ("b", "a"), ("c", "b"))
@@ -453,7 +451,7 @@ class TestFollowing:
         with pytest.raises(InvalidSchedule, match="'gone', which does not exist"):
             await world.define(after={"schedule": "gone", "outcome": "success"})
 
-    async def test_events_of_a_pause_fall_into_it(self, world):
+    async def test_events_during_a_pause_belong_to_the_pause(self, world):
         await world.store.upsert(
             [a_schedule("b", after={"schedule": "a", "outcome": "success"}), a_schedule("a")]
         )
@@ -464,7 +462,7 @@ class TestFollowing:
         await world.store.resume("b")
         assert await world.runs("status reason", "b") == [("SKIPPED", "paused")]
 
-    async def test_a_start_is_one_while_no_other_node_plans(self, world):
+    async def test_first_node_to_start_causes_a_startup_tick(self, world):
         await world.define(startup="30s")
         assert (await world.schedule()).next_run_at is None
         await world.restart()
@@ -495,7 +493,7 @@ class TestPausing:
         assert (row.paused, row.next_run_at, row.paused_until) == (False, at("15:00"), None)
         assert await world.runs("status reason tick_count") == [("SKIPPED", "paused", 2)]
 
-    async def test_a_tick_at_its_very_end_is_not_of_it(self, world):
+    async def test_tick_at_the_end_of_a_pause_does_not_belong_to_it(self, world):
         await world.define()
         await world.store.pause("report", until=ms("14:00"))
         await world.tick("2h")
@@ -515,7 +513,7 @@ class TestPausing:
             (at("13:00"), "paused", "timer", 1), (at("17:00"), None, "catchup", 4),
         ]  # fmt: skip
 
-    async def test_a_note_may_be_changed_and_stays_if_none_is_given(self, world):
+    async def test_pause_note_can_be_changed_and_is_kept_by_default(self, world):
         await world.define()
         await world.store.pause("report", note="holiday")
         assert await world.store.pause("report", until=ms("14:30"))
@@ -523,7 +521,7 @@ class TestPausing:
         assert await world.store.pause("report", note="longer", until=ms("14:30"))
         assert (await world.schedule()).pause_note == "longer"
 
-    async def test_an_edit_leaves_that_as_it_is(self, world):
+    async def test_edit_keeps_the_end_of_a_pause(self, world):
         await world.define()
         await world.store.pause("report", until=ms("14:30"))
         await world.define(every="30m")
@@ -627,7 +625,7 @@ class TestBackfill:
     async def fill(self, world, first, last, limit=100):
         return await world.store.backfill("report", first=at(first), last=at(last), limit=limit)
 
-    async def test_ticks_from_before_it_was_there_get_rows(self, world):
+    async def test_backfill_covers_ticks_before_the_definition(self, world):
         await world.define()
         done = await self.fill(world, "09:00", "12:00")
         assert (done.enqueued, done.refused, done.following) == (4, 0, None)
@@ -636,7 +634,7 @@ class TestBackfill:
         ]
         assert (await world.rows())[0].key == run_key("report", at("09:00"))
 
-    async def test_a_skipped_tick_keeps_its_row_and_its_key(self, world):
+    async def test_backfilled_skip_keeps_its_row_and_its_key(self, world):
         first = await world.going()
         await world.tick()
         await world.end(first)
@@ -673,7 +671,7 @@ class TestBackfill:
         total = len(own) + sum(row.tick_count for row in ranges)
         return total, [(row.first_run_at, row.run_at, row.tick_count) for row in ranges]
 
-    async def test_ticks_out_of_a_range_leave_the_rest_in_it(self, world):
+    async def test_backfill_of_part_of_a_range_leaves_the_rest_in_it(self, world):
         await self.paused_from_13_to_22(world)
         done = await self.fill(world, "15:00", "16:00")
         assert done.enqueued == 2
@@ -681,7 +679,7 @@ class TestBackfill:
         assert total == 10
         assert ranges == [(at("13:00"), at("22:00"), 8)]
 
-    async def test_the_last_ticks_of_a_range_take_its_row_and_the_rest_gets_another(self, world):
+    async def test_backfill_of_the_end_of_a_range_moves_the_rest_to_another_row(self, world):
         await self.paused_from_13_to_22(world)
         (before,) = await world.rows()
         await self.fill(world, "15:00", "16:00")
@@ -692,7 +690,7 @@ class TestBackfill:
         (last,) = [row for row in await world.rows() if row.run_at == at("22:00")]
         assert (last.run_id, last.status) == (before.run_id, "ENQUEUED")
 
-    async def test_the_whole_of_a_range_in_two_steps(self, world):
+    async def test_range_is_backfilled_in_two_steps(self, world):
         await self.paused_from_13_to_22(world)
         first = await self.fill(world, "13:00", "22:00", limit=4)
         assert (first.enqueued, first.following) == (4, at("16:00") + 1)
@@ -739,7 +737,7 @@ class TestBackfill:
         assert [type(choice) for choice in found] == [Add, Refuse]
         assert found[1].why == "forgotten"
 
-    async def test_a_preview_changes_nothing(self, world):
+    async def test_backfill_preview_changes_nothing(self, world):
         await self.paused_from_13_to_22(world)
         before = await world.rows()
         await world.new_events()
@@ -763,7 +761,7 @@ class TestWhy:
         found = explain(await world.store.facts("report", None))
         assert (found.at, found.run.triggered_by) == (at("13:00"), "timer")
 
-    async def test_a_tick_is_explained_by_the_definition_that_decided_it(self, world):
+    async def test_why_explains_a_tick_by_the_definition_that_decided_it(self, world):
         await world.going()
         await world.tick()
         await world.define(overlap="queue", cron="30 * * * *")
@@ -771,7 +769,7 @@ class TestWhy:
         assert (found.kind, found.reason) == ("skipped", "overlap")
         assert "(overlap skip)" in found.sentences[0]
 
-    async def test_an_instant_by_the_definition_that_held_then(self, world):
+    async def test_why_explains_an_instant_by_the_definition_of_that_time(self, world):
         await world.define()
         world.clock.advance("90m")
         await world.define(cron="30 * * * *")
@@ -780,7 +778,7 @@ class TestWhy:
         after = explain(await world.store.facts("report", at("13:45")))
         assert (after.previous, after.following) == (at("13:00"), at("14:30"))
 
-    async def test_while_it_was_deleted_there_was_nothing(self, world):
+    async def test_why_reports_not_there_while_the_schedule_was_deleted(self, world):
         await world.define()
         world.clock.advance("30m")
         await world.store.delete("report")
@@ -788,7 +786,7 @@ class TestWhy:
         await world.define()
         assert explain(await world.store.facts("report", at("13:00"))).kind == "not_there"
 
-    async def test_without_a_time_it_is_of_the_latest_tick(self, world):
+    async def test_why_without_a_time_explains_the_latest_tick(self, world):
         attempt = await world.going()
         await world.end(attempt)
         found = explain(await world.store.facts("report", None))

@@ -1,4 +1,4 @@
-"""Behind PgBouncer in transaction mode: every transaction may be another server process's."""
+"""Behind PgBouncer in transaction mode: every transaction may use another server process."""
 
 import asyncio
 import os
@@ -105,7 +105,7 @@ async def test_a_pooler_is_recognised(world):
     assert await world.store._threads.use(lambda connection: connection.is_pooled)
 
 
-async def test_a_schedule_lives_its_life(world):
+async def test_life_cycle_of_a_schedule_works_behind_a_pooler(world):
     for _ in range(12):  # statements that would be prepared by then
         await world.define()
         await world.tick("1h")
@@ -118,7 +118,7 @@ async def test_a_schedule_lives_its_life(world):
     assert (await world.store.heartbeat(world.node)).is_known
 
 
-async def test_several_clients_share_what_the_pooler_has(world):
+async def test_several_clients_share_the_connections_of_a_pooler(world):
     stores = [world.store, *[await world.second() for _ in range(3)]]
     nodes = [world.node, *[a_node(f"other-{n}") for n in range(3)]]
     for store, node in zip(stores[1:], nodes[1:], strict=True):
@@ -145,7 +145,7 @@ async def test_transaction_settings_end_with_the_transaction(world):
     await store.close()
 
 
-async def test_a_node_that_leaves_listens_nowhere(world):
+async def test_closed_store_leaves_no_listener_on_the_pooler(world):
     """A pooler passes its connections to other clients, which would receive our notifications."""
     store = await world.second()
     await store.register(a_node("other"))

@@ -1,4 +1,4 @@
-"""What is PostgreSQL's own: several nodes at once, a server that comes and goes, and who may use it."""
+"""PostgreSQL only: several nodes, a server that fails and returns, and access rights."""
 
 import asyncio
 import socket
@@ -56,7 +56,7 @@ async def inside_a_batch(store, **given):
 # -- several nodes at once
 
 
-async def test_any_number_of_nodes_may_join(world):
+async def test_several_nodes_may_join(world):
     beside = await world.second()
     other = a_node("other", roles=frozenset({"plan"}))
     assert await beside.register(other) == RescueResult()
@@ -78,7 +78,7 @@ async def test_planner_skips_due_rows_locked_by_another(world):
     )
 
 
-async def test_a_planner_that_stalls_gives_its_rows_back_and_commits_nothing(world, monkeypatch):
+async def test_stalled_planner_releases_its_rows_and_commits_nothing(world, monkeypatch):
     """A process that is stopped in the middle of a batch, and woken up later."""
     beside = await world.second()
     await world.define("a")
@@ -101,7 +101,7 @@ async def test_a_planner_that_stalls_gives_its_rows_back_and_commits_nothing(wor
 
 
 @pytest.mark.parametrize("limit", [3, 100])
-async def test_two_planners_share_a_herd_without_a_gap_or_a_double(world, limit):
+async def test_two_planners_share_due_rows_without_a_gap_or_a_double(world, limit):
     beside = await world.second()
     names = [f"s-{n:03}" for n in range(60)]
     await world.store.upsert([a_schedule(name) for name in names])
@@ -139,7 +139,7 @@ def until_a_lock_is_waited_for(world):
         await_condition(lambda: connection.execute(sql).fetchone())
 
 
-async def test_the_gate_closes_when_it_is_held_and_not_when_that_was_asked_for(world):
+async def test_gate_closes_only_after_running_plans_commit(world):
     """What a planner decided meanwhile was decided before the gate was closed."""
     beside = await world.second()
     await world.define("a")
@@ -165,7 +165,7 @@ async def test_run_ids_are_unique(world):
     assert len({row.run_id for row in rows}) == len(stores)
 
 
-async def test_a_node_with_older_zone_data_plans_nothing(world):
+async def test_node_with_older_zone_data_plans_nothing(world):
     await world.define()
     world.clock.advance("1h")
     world.database.tamper("UPDATE meta SET value = '9999z' WHERE name = 'tz'")
@@ -232,7 +232,7 @@ async def test_run_of_a_silent_node_blocks_no_other(world):
     assert await world.runs("status reason") == [("FAILED", "lost"), ("ENQUEUED", None)]
 
 
-async def test_a_silent_node_starts_nothing_once_others_have_decided(world):
+async def test_silent_node_starts_nothing_once_others_have_decided(world):
     gone, _ = await silent_holder(world)
     await world.store.rescue(world.node)
     await world.store.enqueue("report", request_id="by-hand")
@@ -271,7 +271,7 @@ async def test_runs_unknown_to_their_node_are_freed(world):
     assert rows == {"known": ("STARTED", 1, "node"), "unknown": ("ENQUEUED", 1, None)}
 
 
-async def test_a_node_that_leaves_waits_for_its_own_calls(world):
+async def test_unregister_waits_for_calls_of_the_node(world):
     """A call that the node has given up may still be under way, and claim runs for it."""
     leaving = a_node("leaving")
     beside = await world.second()
@@ -295,7 +295,7 @@ async def test_runs_of_an_unregistered_node_are_decided_at_registration(world):
     assert await world.store.register(a_node("next")) == RescueResult(lost=1)
 
 
-async def test_a_server_that_breaks_off_right_after_it_let_us_in_fails_the_call(world, monkeypatch):
+async def test_connection_that_breaks_right_after_connecting_fails_the_call(world, monkeypatch):
     monkeypatch.setattr(database.DeadlineCursor, "execute", broken_connection)
     with pytest.raises(StoreFailed, match="does not answer"):
         await PostgresStore.open(world.database.url)
@@ -325,7 +325,7 @@ async def test_tables_are_created_once_and_commits_are_durable_with_any_settings
     assert durable == "on", "a lost commit would be a run that starts twice"
 
 
-async def test_definitions_are_remembered_by_several_threads(world, monkeypatch):
+async def test_cached_definitions_are_shared_by_several_threads(world, monkeypatch):
     """One forgets them all while another waits for those that it did not know."""
     known = transaction.TransactionCache()
     monkeypatch.setattr(transaction, "MOST_DEFINITIONS", 0)
@@ -356,13 +356,13 @@ def end_backends(world):
     world.database.tamper(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {mine}")
 
 
-async def test_a_connection_that_broke_in_the_meantime_is_made_anew(world):
+async def test_idle_connection_that_broke_is_replaced(world):
     await world.define()
     end_backends(world)
     assert await world.store.pause("report")
 
 
-async def test_a_connection_that_breaks_in_the_middle_fails_the_call_alone(world):
+async def test_connection_that_breaks_during_a_call_fails_only_that_call(world):
     await world.define()
     world.clock.advance("1h")
     planning, held = await inside_a_batch(world.store)
@@ -373,9 +373,7 @@ async def test_a_connection_that_breaks_in_the_middle_fails_the_call_alone(world
     assert (await world.plan()).ticks == 1
 
 
-async def test_hints_come_again_after_a_connection_broke_and_nothing_is_left_of_it(
-    world, monkeypatch
-):
+async def test_notifications_resume_after_a_broken_connection(world, monkeypatch):
     monkeypatch.setattr(NotifyListener, "RETRY_AFTER", 0.01)
     listens, beside = await world.second(), world.store
     await listens.register(a_node("listens"))
@@ -402,7 +400,7 @@ async def test_closing_store_blocks_no_other(world):
     await asyncio.gather(closing, slow)
 
 
-async def test_a_server_that_is_away_fails_calls_until_it_is_back(world):
+async def test_calls_fail_until_the_server_is_back(world):
     with Server(new_folder()) as server:
         store = await PostgresStore.open(server.new_database(), clock=world.clock)
         await store.upsert([a_schedule("report")])
@@ -414,7 +412,7 @@ async def test_a_server_that_is_away_fails_calls_until_it_is_back(world):
         await store.close()
 
 
-async def test_a_server_that_does_not_answer_is_given_up(world, monkeypatch):
+async def test_call_to_a_silent_server_times_out(world, monkeypatch):
     monkeypatch.setattr(database, "ANSWER_LIMIT", 0.3)
     monkeypatch.setattr(database.DeadlineWatch, "EVERY", 0.05)
     store = await PostgresStore.open(world.database.url, clock=world.clock)
@@ -457,7 +455,7 @@ async def test_call_in_a_deadlock_is_retried(world, monkeypatch):
     assert await in_transaction(world.store, clash_once) == 2
 
 
-async def test_the_clock_is_the_database_s(world):
+async def test_clock_of_the_store_is_that_of_the_database(world):
     store = await PostgresStore.open(world.database.url)
     await store.upsert([a_schedule("report")])
     (row,) = await store.schedules()
@@ -469,7 +467,7 @@ async def test_the_clock_is_the_database_s(world):
 # -- who may use it
 
 
-async def test_two_that_come_first_make_the_tables_once(world):
+async def test_concurrent_first_opens_create_the_tables_once(world):
     url = world.database.server.new_database()
     stores = await asyncio.gather(*(PostgresStore.open(url, clock=world.clock) for _ in range(4)))
     assert len({store.store_id for store in stores}) == 1
@@ -489,7 +487,7 @@ async def test_pages_are_ordered_by_bytes_with_any_collation(world):
     assert paged <= set(found)
 
 
-async def test_tables_of_a_newer_onbeat_are_refused(world):
+async def test_tables_of_a_newer_version_are_refused(world):
     world.database.tamper("UPDATE meta SET value = '999' WHERE name = 'schema'")
     with pytest.raises(StoreUnusable, match=rf"newer Onbeat \(schema 999, this version supports {len(MIGRATIONS)}\)"):  # fmt: skip
         await world.second()
@@ -552,13 +550,13 @@ async def test_errors_never_quote_a_password(world, url):
     assert "s3cret%" not in told
 
 
-async def test_an_old_server_is_refused(world, monkeypatch):
+async def test_unsupported_server_version_is_refused(world, monkeypatch):
     monkeypatch.setattr(tables, "OLDEST", 99)
     with pytest.raises(StoreUnusable, match=r"is PostgreSQL 1[0-9]: Onbeat requires 99 or newer"):
         await PostgresStore.open(world.database.url)
 
 
-async def test_text_that_postgresql_cannot_keep_is_kept_without_it(world):
+async def test_text_with_nul_is_stored_with_a_replacement(world):
     await world.end(await world.going(), Succeeded("a\0b"), log_tail="a\0b\ud800")
     row = await world.row()
     assert (row.result, row.log_tail) == ("a\0b", "a\N{SYMBOL FOR NULL}b?")
@@ -575,11 +573,11 @@ def on_its_own_clock(world, runner):
     runner.run(store.close())
 
 
-async def test_the_time_is_known_as_soon_as_a_store_is_open(on_its_own_clock):
+async def test_database_time_is_known_when_the_store_is_open(on_its_own_clock):
     assert abs(on_its_own_clock.clock.now() - time.time() * 1000) < MINUTE
 
 
-async def test_an_event_is_of_when_it_was_written_however_long_its_transaction_took(
+async def test_event_has_the_time_of_its_write_not_of_its_transaction(
     on_its_own_clock,
 ):
     """Who follows events takes old ones for complete: no row may appear among them."""
@@ -593,7 +591,7 @@ async def test_an_event_is_of_when_it_was_written_however_long_its_transaction_t
     assert (await on_its_own_clock.events(after=0))[-1].at >= began + 90
 
 
-async def test_an_event_is_of_when_it_was_written_by_the_clock_of_a_test_too(world):
+async def test_event_has_the_time_of_its_write_on_a_test_clock(world):
     def slowly(tx):
         world.clock.advance("20s")
         tx.emit(NodeLost("node-9", "nine"))

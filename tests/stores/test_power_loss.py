@@ -1,4 +1,4 @@
-"""What was acknowledged is there after the power went: a file system that forgets unsynced writes.
+"""Acknowledged writes survive power loss, on a file system that loses unsynced writes.
 
 The files are real; beside them, this one remembers what each held when it was last synced, and what
 was written since. When the power goes, any part of that may have reached the disk, sector by sector.
@@ -180,7 +180,7 @@ def test_acknowledged_writes_survive_power_loss(disk, tmp_path, seed):
         assert found == noted
 
 
-def test_less_than_full_would_lose_it(disk, tmp_path, monkeypatch):
+def test_synchronous_normal_would_lose_writes(disk, tmp_path, monkeypatch):
     """So the test above can fail: with one setting less, most lives lose what was answered."""
     connect = sqlite_database.connect
 

@@ -31,12 +31,12 @@ async def restore(world, *, later=True):
 
 
 async def nothing_starts(world):
-    """Plan and claim as long as there is anything, and say that there was nothing to start."""
+    """Plan and claim until nothing is left; return whether no run was started."""
     await world.plan()
     return await world.claim() == []
 
 
-async def test_the_ticks_of_the_gap_are_one_missed_range_and_do_not_run(world):
+async def test_ticks_of_the_gap_are_one_missed_range_and_do_not_run(world):
     await world.define()
     world.clock.advance("5h")
     await restore(world)
@@ -56,7 +56,7 @@ async def test_gap_is_missed_with_any_catchup(world, catchup):
     assert await world.runs("status reason tick_count") == [("SKIPPED", "missed", 3)]
 
 
-async def test_a_tick_after_the_gap_runs_as_ever(world):
+async def test_tick_after_the_gap_runs(world):
     await world.define()
     world.clock.advance("5h")
     await restore(world)
@@ -101,7 +101,7 @@ async def test_whole_queue_of_a_backup_is_skipped(world):
     ]
 
 
-async def test_a_run_that_waited_for_a_retry_has_failed(world):
+async def test_waiting_retry_of_a_backup_fails(world):
     await world.end(await world.going(retry=["30s"]), Failed("exit code 1", "exit"))
     await restore(world)
     world.clock.advance("5m")
@@ -126,14 +126,14 @@ async def test_accepted_run_of_a_backup_is_lost(world):
     assert await world.runs("status reason") == [("FAILED", "lost")]
 
 
-async def test_the_run_of_a_deleted_schedule_is_lost_as_well(world):
+async def test_started_run_of_a_deleted_schedule_of_a_backup_is_lost(world):
     await world.going()
     await world.store.delete("report")
     await restore(world)
     assert await world.runs("status reason") == [("FAILED", "lost")]
 
 
-async def test_nothing_follows_from_what_is_lost(world):
+async def test_lost_run_of_a_backup_triggers_no_follower(world):
     await world.define("first")
     await world.define("second", after={"schedule": "first", "outcome": "completion"})
     await world.tick()
@@ -144,7 +144,7 @@ async def test_nothing_follows_from_what_is_lost(world):
     assert await world.rows("second") == []
 
 
-async def test_a_tick_that_followed_an_event_is_missed_once_its_time_is_past(world):
+async def test_past_follower_tick_of_a_backup_is_missed(world):
     await world.define("first")
     await world.define("second", after={"schedule": "first", "outcome": "success", "delay": "30m"})
     await world.tick()
@@ -155,7 +155,7 @@ async def test_a_tick_that_followed_an_event_is_missed_once_its_time_is_past(wor
     assert await world.runs("status reason", "second") == [("SKIPPED", "missed")]
 
 
-async def test_the_tick_of_an_earlier_start_is_missed_and_this_start_has_its_own(world):
+async def test_startup_tick_of_a_backup_is_missed_and_this_start_has_another(world):
     await world.define(startup="1m")
     await world.reopen()
     await world.register()  # a start, which is in the backup
@@ -168,7 +168,7 @@ async def test_the_tick_of_an_earlier_start_is_missed_and_this_start_has_its_own
     assert len(await world.claim()) == 1
 
 
-async def test_a_tick_that_is_to_start_later_than_now_is_kept(world):
+async def test_tick_of_a_backup_due_later_is_kept(world):
     opens = {"hours": "14:00-15:00", "outside": "move"}
     await world.define(at="2026-01-01T12:30:00Z", within=opens)
     later = (await world.schedule()).next_due_at
@@ -179,7 +179,7 @@ async def test_a_tick_that_is_to_start_later_than_now_is_kept(world):
     assert await world.rows() == []
 
 
-async def test_a_tick_that_was_due_before_its_time_is_of_the_gap(world):
+async def test_tick_due_before_its_planned_time_belongs_to_the_gap(world):
     await world.define(jitter="50m", jitter_around=True)
     schedule, first = a_schedule("report", jitter="50m", jitter_around=True), NOON + 3600
     ticks = range(first, first + 50 * 3600, 3600)
@@ -213,7 +213,7 @@ async def test_pause_that_ended_in_the_gap_is_resumed_and_later_ticks_are_missed
     assert await world.runs("reason tick_count") == [("paused", 2), ("missed", 3)]
 
 
-async def test_run_ids_leave_out_those_that_may_have_been_given_since(world):
+async def test_run_ids_skip_those_possibly_assigned_since_the_backup(world):
     await world.end(await world.going())
     before = (await world.row()).run_id
     await restore(world)
@@ -221,7 +221,7 @@ async def test_run_ids_leave_out_those_that_may_have_been_given_since(world):
     assert (await world.rows())[-1].run_id > before + IDS_LEFT_OUT
 
 
-async def test_numbers_of_events_leave_out_as_many(world):
+async def test_event_ids_skip_those_possibly_assigned_since_the_backup(world):
     await world.define()
     before = await world.store.newest_event()
     await restore(world)
@@ -265,7 +265,7 @@ async def test_notices_of_the_backup_are_in_doubt_and_not_sent_again(world):
     assert found.to_notify == 0
 
 
-async def test_a_great_many_schedules_are_done_in_steps(world, monkeypatch):
+async def test_gap_of_many_schedules_is_recorded_in_steps(world, monkeypatch):
     monkeypatch.setattr("onbeat.stores.sql.restored.BATCH", 2)
     for name in "abcde":
         await world.define(name)
@@ -280,7 +280,7 @@ async def test_a_great_many_schedules_are_done_in_steps(world, monkeypatch):
     assert BATCH == 500
 
 
-async def test_a_node_does_not_join_while_only_a_part_is_recorded(world, monkeypatch):
+async def test_node_cannot_join_while_the_gap_is_partly_recorded(world, monkeypatch):
     monkeypatch.setattr("onbeat.stores.sql.restored.BATCH", 2)
     for name in "abc":
         await world.define(name)
@@ -310,7 +310,7 @@ async def test_record_gap_is_refused_while_another_node_is_up(world):
     assert await world.rows() == []
 
 
-async def test_a_definition_that_cannot_be_read_hurts_no_other(world):
+async def test_unreadable_definition_does_not_prevent_recording_the_gap(world):
     await world.define("a")
     await world.define("b")
     await world.break_definition("a")

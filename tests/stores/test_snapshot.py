@@ -1,6 +1,6 @@
 """Snapshots of a store, from which a simulation starts.
 
-It is noon on New Year's Day; schedules are hourly and called `report` unless a test says otherwise.
+It is noon on New Year's Day; schedules are hourly and called `report` by default.
 """
 
 from onbeat.core.runs.decisions import Due
@@ -47,7 +47,7 @@ async def test_snapshot_has_runs_in_flight_with_their_start(world):
     assert found.started_at == {going.run_id: started_at}
 
 
-async def test_a_run_usually_lasts_as_long_as_the_median_of_those_that_succeeded(world):
+async def test_usual_run_length_is_the_median_of_successful_runs(world):
     await world.define()
     for length in (MINUTE, 9 * MINUTE, 2 * MINUTE):
         await run_for(world, length)
@@ -55,7 +55,7 @@ async def test_a_run_usually_lasts_as_long_as_the_median_of_those_that_succeeded
     assert (await standing(world)).length == 2 * MINUTE
 
 
-async def test_only_the_last_hundred_rows_say_how_long_runs_last(world):
+async def test_usual_run_length_counts_only_the_last_hundred_rows(world):
     await world.define()
     for length in (30_000,) * 70 + (1000,) * 60:
         await run_for(world, length)
@@ -103,7 +103,7 @@ async def test_deleted_schedule_is_not_in_the_snapshot(world):
     assert (await world.store.read_snapshot()).schedules == ()
 
 
-async def test_a_forecast_begins_there(world):
+async def test_forecast_starts_from_the_snapshot(world):
     await world.define(max_runs=4)
     await run_for(world, 90 * 1000)
     simulation = Simulation(await world.store.read_snapshot(), until=world.clock.now() + 24 * HOUR)

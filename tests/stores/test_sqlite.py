@@ -1,4 +1,4 @@
-"""What is SQLite's own: the file, its refusals, the writer's thread and group commit."""
+"""SQLite only: the file and its errors, the writer thread and group commit."""
 
 import asyncio
 import stat
@@ -44,7 +44,7 @@ def tamper(path, statement):
     database.close()
 
 
-class TestTheFile:
+class TestFile:
     async def make(self, path):
         store = await opened(path)
         await store.upsert([a_schedule()])
@@ -54,7 +54,7 @@ class TestTheFile:
         asyncio.run(self.make(path))
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
-    def test_opening_it_again_finds_what_was_there(self, path):
+    def test_reopened_database_has_its_schedules(self, path):
         async def again():
             store = await opened(path)
             found = [row.schedule_id for row in await store.schedules()]
@@ -81,7 +81,7 @@ class TestTheFile:
             ("PRAGMA application_id = 7", "a database of another application"),
         ],
     )
-    def test_a_file_of_another_kind_is_refused(self, path, statement, said):
+    def test_foreign_database_file_is_refused(self, path, statement, said):
         asyncio.run(self.make(path))
         tamper(path, statement)
         with pytest.raises(StoreUnusable, match=said.replace("(", r"\(")):
@@ -96,7 +96,7 @@ class TestTheFile:
         with pytest.raises(StoreUnusable, match="does not exist"):
             asyncio.run(opened(tmp_path / "no" / "onbeat.db"))
 
-    def test_migrations_are_numbered_and_applied_in_one_go(self, path):
+    def test_migrations_are_numbered_and_applied_in_one_transaction(self, path):
         asyncio.run(self.make(path))
         database = apsw.Connection(str(path))
         assert database.pragma("user_version") == len(MIGRATIONS)
@@ -178,7 +178,7 @@ class TestTheFile:
         assert foreign == ["schedules"]
 
 
-class TestAFullDisk:
+class TestFullDisk:
     def test_full_disk_changes_nothing_and_writes_resume_with_space(self, path):
         async def play():
             store = await opened(path, inline=True)
@@ -199,7 +199,7 @@ class TestAFullDisk:
         assert asyncio.run(play()) == (["small"], 201)
 
 
-class TestTheLock:
+class TestLock:
     def test_second_node_is_refused_with_the_holder(self, path):
         async def play():
             first, second = await opened(path), await opened(path)
@@ -219,8 +219,8 @@ class TestTheLock:
         assert after is None
 
 
-class TestTheWriter:
-    def test_calls_that_wait_are_committed_together(self, path):
+class TestWriter:
+    def test_waiting_calls_share_one_commit(self, path):
         async def play():
             store = await opened(path)
             commits = []
@@ -236,7 +236,7 @@ class TestTheWriter:
         assert found == 200
         assert commits < 100
 
-    def test_a_call_that_fails_hurts_none_beside_it(self, path):
+    def test_failed_call_does_not_affect_others_of_its_commit(self, path):
         async def play():
             store = await opened(path)
             calls = [store.upsert([a_schedule("a")]), store.pause("nothing"), store.upsert([a_schedule("b")])]  # fmt: skip
@@ -269,7 +269,7 @@ class TestTheWriter:
 
         assert asyncio.run(play()) == 1
 
-    def test_another_process_that_writes_is_waited_for(self, path):
+    def test_write_waits_for_a_writing_process(self, path):
         async def play():
             store = await opened(path)
             other = apsw.Connection(str(path))
@@ -285,7 +285,7 @@ class TestTheWriter:
 
         assert asyncio.run(play())
 
-    def test_a_cancelled_caller_does_not_undo_what_was_asked(self, path):
+    def test_cancelled_caller_does_not_undo_its_write(self, path):
         async def play():
             store = await opened(path)
             asked = asyncio.ensure_future(store.upsert([a_schedule()]))
@@ -311,7 +311,7 @@ class TestZoneData:
         if due_at is not None:  # as if other rules had computed it
             tamper(path, f"UPDATE due SET due_at = {due_at}000, run_at = {due_at} WHERE schedule_id = 'zoned'")  # fmt: skip
 
-    def test_newer_data_computes_due_rows_anew(self, path):
+    def test_newer_zone_data_recomputes_due_rows(self, path):
         async def play():
             clock = ManualClock("2026-01-01T12:00:00Z")
             await self.with_stored(path, clock, "2000.1", due_at=1_767_340_800 + 3600)
@@ -323,7 +323,7 @@ class TestZoneData:
 
         assert asyncio.run(play()) == {"zoned": 1_767_340_800, "plain": 1_767_272_400}
 
-    def test_a_tick_that_newer_data_puts_into_the_past_is_not_lost(self, path):
+    def test_tick_moved_into_the_past_by_newer_zone_data_is_not_lost(self, path):
         async def play():
             clock = ManualClock("2026-01-01T12:00:00Z")
             await self.with_stored(path, clock, "2000.1", due_at=1_767_340_800 + 3600)
@@ -353,7 +353,7 @@ class TestZoneData:
         asyncio.run(play())
 
 
-def test_a_year_without_a_scheduler_starts_within_two_seconds(path):
+def test_start_after_a_year_of_downtime_takes_under_two_seconds(path):
     async def play():
         clock = ManualClock("2026-01-01T12:00:00Z")
         store = await opened(path, clock)

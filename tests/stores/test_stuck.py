@@ -1,6 +1,6 @@
-"""Runs that take too long: found by their schedule's own past or its `warn_after`, marked once.
+"""Runs that take too long: detected by past runs or `warn_after`, and marked once.
 
-It is noon on New Year's Day; schedules are hourly and called `report` unless a test says otherwise.
+It is noon on New Year's Day; schedules are hourly and called `report` by default.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ async def test_stuck_run_is_marked_once_by_any_node(world):
     assert len(await events_of(world, RunStuck)) == 1
 
 
-async def test_a_run_that_ended_is_no_longer_counted(world):
+async def test_ended_run_is_not_counted_as_stuck(world):
     await world.define(warn_after="1m")
     attempt = await begin(world)
     world.clock.advance(2 * MINUTE)
@@ -74,7 +74,7 @@ async def test_a_run_that_ended_is_no_longer_counted(world):
     assert (await world.store.run(attempt.run_id)).stuck_at is not None
 
 
-async def test_a_run_that_awaits_its_retry_is_not_in_flight_and_not_counted(world):
+async def test_run_waiting_for_its_retry_is_not_counted_as_stuck(world):
     await world.define(warn_after="1m", retry=["10m"])
     attempt = await begin(world)
     world.clock.advance(2 * MINUTE)
@@ -91,7 +91,7 @@ async def test_a_run_that_awaits_its_retry_is_not_in_flight_and_not_counted(worl
     assert any("an earlier attempt took longer than " in each for each in told), told
 
 
-async def test_too_few_runs_say_nothing(world):
+async def test_run_is_not_stuck_with_too_few_past_runs(world):
     await world.define()
     await ran(world, MINUTE, ENOUGH - 1)
     await ran(world, MINUTE, 5, outcome=Failed("no", retryable=False))
@@ -139,7 +139,7 @@ async def test_all_runs_in_flight_are_checked_in_pages(world):
     assert (pages, len(await events_of(world, RunStuck))) == (3, 5)
 
 
-async def test_the_event_is_to_be_notified_of(world):
+async def test_stuck_event_is_marked_for_notification(world):
     await world.define(warn_after="1m")
     await begin(world)
     world.clock.advance(2 * MINUTE)
@@ -148,7 +148,7 @@ async def test_the_event_is_to_be_notified_of(world):
     assert (await world.store.figures()).to_notify == before + 1
 
 
-async def test_ticks_that_overlap_are_counted_up_to_six_in_a_row(world):
+async def test_consecutive_overlaps_are_counted_up_to_six(world):
     await world.define()
     attempt = await begin(world)
     for _ in range(8):

@@ -1,4 +1,4 @@
-"""What every store promises of tokens, links and sessions."""
+"""The contract of every store for tokens, links and sessions."""
 
 import asyncio
 
@@ -22,7 +22,7 @@ async def open_session(store, link="code", session="cookie", session_id="session
     return await store.open_session(link, session, session_id, expires_in=MINUTE)
 
 
-async def test_a_token_is_found_by_its_digest_and_by_no_other(world):
+async def test_token_is_found_only_by_its_digest(world):
     token = a_token(owner="ann", created_at=1, created_by="cli:me")
     assert await world.store.add_token(token, "digest")
     assert await world.store.token_of("digest") == token
@@ -30,7 +30,7 @@ async def test_a_token_is_found_by_its_digest_and_by_no_other(world):
     assert await world.store.tokens() == [token]
 
 
-async def test_an_id_is_given_once(world):
+async def test_token_id_is_unique(world):
     assert await world.store.add_token(a_token(), "first")
     assert not await world.store.add_token(a_token(), "second")
     assert await world.store.token_of("second") is None
@@ -46,7 +46,7 @@ async def test_token_is_invalid_from_the_moment_it_expires(world):
     assert [row.token_id for row in await world.store.tokens()] == ["ci"]  # it is still shown
 
 
-async def test_a_revoked_token_is_gone_with_the_links_and_sessions_made_with_it(world):
+async def test_revoking_a_token_deletes_its_links_and_sessions(world):
     await world.store.add_token(a_token(), "digest")
     await world.store.add_token(a_link(world, created_by="token:ci"), "code")
     await open_session(world.store)
@@ -57,7 +57,7 @@ async def test_a_revoked_token_is_gone_with_the_links_and_sessions_made_with_it(
     assert await world.store.revoke_token("ci") is None
 
 
-async def test_a_link_is_used_once_and_its_session_has_its_rights(world):
+async def test_link_opens_one_session_with_its_rights(world):
     link = a_link(world, owner="ann", created_by="token:ci")
     await world.store.add_token(link, "code")
     opened = await open_session(world.store)
@@ -67,7 +67,7 @@ async def test_a_link_is_used_once_and_its_session_has_its_rights(world):
     assert await open_session(world.store, session="again", session_id="session:2") is None
 
 
-async def test_a_link_that_has_expired_opens_nothing(world):
+async def test_expired_link_opens_no_session(world):
     await world.store.add_token(a_link(world), "code")
     world.clock.advance(MINUTE)
     assert await open_session(world.store) is None
@@ -93,7 +93,7 @@ async def test_link_used_twice_concurrently_opens_one_session(world, n):
     assert (await world.names_told()).count("session.opened") == 1
 
 
-async def test_links_and_sessions_that_have_expired_are_forgotten(world):
+async def test_expired_links_and_sessions_are_deleted(world):
     await world.store.add_token(a_link(world), "code")
     await open_session(world.store)
     world.clock.advance(MINUTE)
@@ -123,7 +123,7 @@ async def test_owner_of_schedules_sees_no_token_events(world):
     assert await world.store.as_caller("", only_owner="ann").events() == []
 
 
-async def test_everybody_signs_with_one_key(world):
+async def test_all_processes_share_one_signing_key(world):
     stores = [world.store, *[await world.second() for _ in range(3)]]
     found = await asyncio.gather(*(each.signing_key(f"key {i}") for i, each in enumerate(stores)))
     assert len(set(found)) == 1

@@ -1,7 +1,7 @@
-"""Following new time zone data, on both databases: no tick starts at a time that it denies.
+"""Following new time zone data: no tick starts at a time that is invalid by the new data.
 
 It is noon UTC on New Year's Day; `berlin` ticks at 14:30 there, which is 13:30 UTC. Due rows "of older
-data" are put elsewhere by hand, as rules that have changed since would have computed them.
+data" are moved by the tests, as rules that have changed since would have computed them.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ async def next_ticks(world):
     return {row.schedule_id: row.next_run_at for row in await world.store.schedules()}
 
 
-async def test_few_schedules_are_followed_before_the_node_plans(world):
+async def test_few_schedules_follow_new_zone_data_before_the_node_plans(world):
     await world.define("berlin", **BERLIN)
     await world.define("utc")
     await with_older_data(world, {"berlin": at("15:30")})
@@ -64,7 +64,7 @@ async def test_few_schedules_are_followed_before_the_node_plans(world):
     assert await world.store.follow_zones(limit=1) is None
 
 
-async def test_due_row_of_older_data_is_computed_anew_before_it_is_decided(world, small_batches):
+async def test_due_row_of_older_zone_data_is_recomputed_before_it_is_decided(world, small_batches):
     await world.define("a")
     await world.define("berlin", **BERLIN)
     await with_older_data(world, {"berlin": at("12:30")})
@@ -76,7 +76,7 @@ async def test_due_row_of_older_data_is_computed_anew_before_it_is_decided(world
     assert (await next_ticks(world))["berlin"] == at("13:30", day=2)
 
 
-async def test_tick_that_moves_to_an_earlier_time_is_followed_in_time(world, small_batches):
+async def test_tick_moved_earlier_by_new_zone_data_is_planned_in_time(world, small_batches):
     await world.define("a")
     await world.define("berlin", **BERLIN)
     await with_older_data(world, {"berlin": at("15:30")})
@@ -86,7 +86,7 @@ async def test_tick_that_moves_to_an_earlier_time_is_followed_in_time(world, sma
     assert await world.runs("run_at triggered_by", "berlin") == [(at("13:30"), "timer")]
 
 
-async def test_due_rows_of_the_next_hours_are_followed_before_the_node_plans(world, monkeypatch):
+async def test_due_rows_of_the_next_hours_follow_zone_data_before_planning(world, monkeypatch):
     monkeypatch.setattr(zone_data, "BATCH", 1)
     for name in ("a", "b", "c"):
         await world.define(name)
@@ -100,7 +100,7 @@ async def test_due_rows_of_the_next_hours_are_followed_before_the_node_plans(wor
     assert (await of_ann.overview()).following is None, "it counts the schedules of all owners"
 
 
-async def test_following_resumes_where_a_crash_left_it(world, small_batches):
+async def test_following_zone_data_resumes_after_a_crash(world, small_batches):
     names = [f"s-{n}" for n in range(6)]
     await world.store.upsert([a_schedule(name, **BERLIN) for name in names])
     await with_older_data(world, dict.fromkeys(names, at("15:30")))
@@ -118,7 +118,7 @@ class Crash(BaseException):
     """The process dies here."""
 
 
-async def test_batch_that_is_broken_off_moves_no_due_row(world, small_batches, monkeypatch):
+async def test_interrupted_batch_moves_no_due_row(world, small_batches, monkeypatch):
     names = [f"s-{n}" for n in range(6)]
     await world.store.upsert([a_schedule(name, **BERLIN) for name in names])
     await with_older_data(world, dict.fromkeys(names, at("15:30")))
@@ -138,7 +138,7 @@ async def test_batch_that_is_broken_off_moves_no_due_row(world, small_batches, m
     assert set((await next_ticks(world)).values()) == {at("13:30")}
 
 
-async def test_followed_tick_is_later_than_the_last_that_was_decided(world, small_batches):
+async def test_recomputed_tick_is_later_than_the_last_decided_one(world, small_batches):
     await world.define("a")
     await world.define("berlin", **BERLIN)
     await world.tick("90m")
@@ -149,7 +149,7 @@ async def test_followed_tick_is_later_than_the_last_that_was_decided(world, smal
 
 
 @pytest.mark.parametrize("action", ["edit", "delete", "gate", "pause"])
-async def test_nothing_is_recorded_at_a_time_of_older_data(world, small_batches, action):
+async def test_no_tick_is_recorded_at_a_time_of_older_zone_data(world, small_batches, action):
     await world.define("a")
     await world.define("berlin", **BERLIN)
     await with_older_data(world, {"berlin": at("12:30")})
@@ -181,14 +181,14 @@ async def test_zones_with_unchanged_rules_are_skipped(world, small_batches):
     assert (found["berlin"], found["tokyo"]) == (at("15:30"), at("14:00"))
 
 
-async def test_nothing_is_followed_if_no_zone_changed(world, small_batches):
+async def test_unchanged_zones_move_no_due_row(world, small_batches):
     await world.define("a")
     await world.define("berlin", **BERLIN)
     await with_older_data(world, {}, digests_of=digests())
     assert (await world.store.overview()).following is None
 
 
-async def test_second_change_of_the_data_keeps_what_the_first_left_open(world, small_batches):
+async def test_second_zone_data_change_keeps_the_remaining_work_of_the_first(world, small_batches):
     await world.define("a")
     await world.define("berlin", **BERLIN)
     await world.define("tokyo", **TOKYO)
@@ -200,7 +200,7 @@ async def test_second_change_of_the_data_keeps_what_the_first_left_open(world, s
     assert (found["berlin"], found["tokyo"]) == (at("13:30"), at("14:00"))
 
 
-async def test_due_row_that_a_program_with_older_data_writes_is_followed(world, monkeypatch):
+async def test_due_row_written_with_older_zone_data_is_recomputed(world, monkeypatch):
     with monkeypatch.context() as older:
         older.setattr(rows, "VERSION", "1999a")
         await world.define("berlin", **BERLIN)
@@ -214,7 +214,7 @@ async def test_due_row_that_a_program_with_older_data_writes_is_followed(world, 
     assert (await next_ticks(world))["berlin"] == at("13:30")
 
 
-async def test_program_with_newer_data_than_the_nodes_leaves_their_rows_alone(world):
+async def test_program_with_newer_zone_data_keeps_due_rows_of_the_nodes(world):
     await world.define("berlin", **BERLIN)
     world.database.tamper("UPDATE meta SET value = '9999z' WHERE name = 'tz'")
     assert await world.store.follow_zones(limit=1) is None
@@ -223,7 +223,7 @@ async def test_program_with_newer_data_than_the_nodes_leaves_their_rows_alone(wo
     assert (await world.store.overview()).following.version == "9999z"
 
 
-async def test_tick_that_was_put_off_stays_put_off(world, small_batches):
+async def test_postponed_tick_stays_postponed(world, small_batches):
     await world.define("a")
     await world.define("berlin", **BERLIN)
     await with_older_data(world, {}, restart=False)
@@ -235,7 +235,7 @@ async def test_tick_that_was_put_off_stays_put_off(world, small_batches):
     assert (await world.schedule("berlin")).next_due_at == at("13:35") * 1000
 
 
-async def test_definition_that_cannot_be_read_does_not_stop_the_others(world, small_batches):
+async def test_unreadable_definition_does_not_stop_others_from_following(world, small_batches):
     await world.define("a", **BERLIN)
     await world.define("berlin", **BERLIN)
     world.database.tamper(
@@ -246,7 +246,7 @@ async def test_definition_that_cannot_be_read_does_not_stop_the_others(world, sm
     assert (await next_ticks(world))["berlin"] == at("13:30")
 
 
-async def test_nodes_that_follow_at_the_same_time_agree(world, small_batches):
+async def test_nodes_that_follow_zone_data_concurrently_agree(world, small_batches):
     names = [f"s-{n:02}" for n in range(40)]
     await world.store.upsert([a_schedule(name, **BERLIN) for name in names])
     await with_older_data(world, dict.fromkeys(names, at("15:30")))
@@ -268,7 +268,7 @@ async def test_nodes_that_follow_at_the_same_time_agree(world, small_batches):
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_ticks_are_those_of_the_newer_data_whatever_happens_meanwhile(
+async def test_ticks_are_those_of_the_newer_zone_data_under_random_events(
     world, small_batches, seed
 ):
     """Batches, plans, crashes and edits in any order: each tick has one row, at its own time."""

@@ -143,7 +143,7 @@ def test_concurrent_writers_do_not_conflict(path, monkeypatch):
     assert names(path.parent) == ["state.json"]
 
 
-def test_a_file_with_a_long_name_can_be_replaced(tmp_path):
+def test_file_with_a_long_name_can_be_replaced(tmp_path):
     path = tmp_path / ("é" * 120)
     replace_file(path, NEW)
     assert path.read_bytes() == NEW

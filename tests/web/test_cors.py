@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.web.serving import serving
-from tests.web.test_framing import answers, talk
+from tests.web.test_http_messages import answers, talk
 
 APP = "https://chat.example.com"
 PREFLIGHT = {
@@ -144,7 +144,7 @@ def test_without_the_setting_no_origin_is_named(tmp_path):
         assert "vary" not in answer.headers
 
 
-def test_page_on_the_internet_may_ask_for_a_local_address(api):
+def test_page_on_the_internet_may_request_a_local_address(api):
     asked = {"Access-Control-Request-Private-Network": "true"}
     answer = raw(api, "OPTIONS", "/api/schedule", Origin=APP, **PREFLIGHT, **asked)
     assert answer.headers["access-control-allow-private-network"] == "true"

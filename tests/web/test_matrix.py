@@ -440,7 +440,7 @@ CHANGES = {
 }  # fmt: skip
 
 
-class TestWhatAnAdminDefined:
+class TestSchedulesOfAnAdmin:
     """A caller that may not define a schedule may not change, replace, delete or take it over."""
 
     @pytest.mark.parametrize("kind", OF_AN_ADMIN)

@@ -176,7 +176,7 @@ class TestReading:
         problem(api.get("/runs/0"), 400)
 
 
-class TestEnding:
+class TestCancelAndReport:
     def test_started_run_is_canceled_once(self, api, name):
         api.put(f"/schedules/{name}", {"every": "1h", "run": {"command": ["sleep", "60"]}})
         run = api.post(f"/schedules/{name}/run").json()["run_id"]

@@ -57,7 +57,7 @@ class Run:
 
     @property
     def is_in_flight(self):
-        """ENQUEUED to start, or STARTED; one that waits for a retry, or in the queue, is not."""
+        """ENQUEUED to start, or STARTED; not waiting for a retry or in the queue."""
         return self.state == "running" or (self.state == "waiting" and self.waits_for == "start")
 
     @property

@@ -138,7 +138,7 @@ WRONG = [  # sentences that `why` once contained, replaced by wrong ones
 
 
 @pytest.mark.parametrize(("what", "name", "right", "wrong"), WRONG, ids=[each[0] for each in WRONG])
-def test_a_wrong_sentence_is_found(what, name, right, wrong):
+def test_wrong_sentence_of_why_is_detected(what, name, right, wrong):
     reader, week, answers = answers_for(name)
     checker, changed = Checker(), 0
     for why in answers:
@@ -153,7 +153,7 @@ def test_a_wrong_sentence_is_found(what, name, right, wrong):
     assert len(checker.wrong) == changed
 
 
-def test_a_wrong_field_is_found():
+def test_wrong_field_of_why_is_detected():
     reader, week, answers = answers_for("workflows")
     checker = Checker()
     ran = [why for why in answers if why["kind"] == "ran"]

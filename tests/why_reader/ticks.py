@@ -21,7 +21,7 @@ def length(text):
 
 
 def is_tick(definition, t):
-    """Return whether an instant is a tick, or None if only events could say."""
+    """Return whether an instant is a tick, or None if that depends on events."""
     zone = ZoneInfo(definition.get("timezone", "UTC"))
     if "cron" in definition:
         return _cron(definition["cron"], zone, t)

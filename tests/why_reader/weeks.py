@@ -223,7 +223,7 @@ class Week(Play):
         await self.close()
 
     async def _crash(self, act):
-        """Go on with the file as it is now: its node was heard of until then."""
+        """Continue with the file as it is now: its node was alive until then."""
         self.crashes.append(self.clock.now())
         if self.database is not None:
             await self.close()

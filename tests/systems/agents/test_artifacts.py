@@ -92,7 +92,7 @@ def test_agent_is_not_triggered_by_its_artifacts(world):
     assert len(world.seen) == 1
 
 
-def test_the_outputs_of_several_engines_are_published_in_their_order(world):
+def test_outputs_of_several_engines_are_published_in_order(world):
     async def first(ctx):
         ctx.state["told"] = "by the first"
         return [Report(count=1), Report(count=2)]
@@ -169,7 +169,7 @@ def test_retry_publishes_nothing_twice(world):
     world.play(story)
 
 
-def test_a_crash_between_keeping_an_artifact_and_starting_its_runs_loses_none_and_doubles_none(lasting):  # fmt: skip
+def test_crash_between_storing_an_artifact_and_its_runs_loses_and_doubles_none(lasting):  # fmt: skip
     def describe():
         for name in ("one", "two"):
             lasting.agent(name).consumes(LogEntry)
@@ -307,7 +307,7 @@ def test_failing_filter_is_reported_with_its_agent_before_anything_is_stored(wor
     world.play(story)
 
 
-def test_a_burst_of_artifacts_runs_each_once_with_no_more_at_a_time_than_allowed(world):
+def test_burst_of_artifacts_runs_each_once_within_the_concurrency_limit(world):
     going, most = 0, 0
 
     async def count(ctx):

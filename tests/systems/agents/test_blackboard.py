@@ -200,7 +200,7 @@ def test_artifacts_keep_the_order_of_publishing_within_a_millisecond_and_over_re
 # -- discarding
 
 
-def test_new_artifact_is_not_discarded_after_the_clock_went_back(world):
+def test_new_artifact_is_not_discarded_after_the_clock_moved_backward(world):
     async def story(its):
         await its.its.publish(LogEntry(text="old"))
         its.clock.advance("10s")
@@ -273,7 +273,7 @@ def test_single_tag_may_be_a_string_everywhere(world):
 # -- pending deliveries
 
 
-def test_an_output_whose_run_timed_out_while_it_was_published_still_triggers(world):
+def test_output_of_a_run_that_timed_out_during_publishing_still_triggers(world):
     async def out(ctx):
         return [Report(count=1), Report(count=2)]
 

@@ -49,7 +49,7 @@ def names_of(thing):
 
 
 @pytest.mark.req("F11")
-def test_an_engine_sees_the_same_api_whether_a_timer_or_an_artifact_triggers_it(world):
+def test_engine_has_the_same_api_for_timers_and_artifacts(world):
     """Timer metadata uses the existing fields: no field was added or removed."""
     got = {}
 
@@ -81,7 +81,7 @@ def test_tick_is_immutable_and_has_its_fire_time():
 
 
 @pytest.mark.req("F7", "F36")
-def test_the_blackboard_is_read_as_the_agent_consumes_it(world):
+def test_context_reads_the_blackboard_by_the_subscriptions_of_the_agent(world):
     agent = world.agent().schedule(every=timedelta(minutes=1))
     agent.consumes(LogEntry, where=lambda log: log.level == "ERROR")
     agent.consumes(LogEntry, tags={"audit", "money"})
@@ -181,7 +181,7 @@ def test_only_pydantic_models_are_types_of_artifacts(world, given):
             say(given)
 
 
-def test_the_instants_of_a_fire_and_of_an_artifact_are_in_utc(world):
+def test_instants_of_fires_and_artifacts_are_in_utc(world):
     world.agent().schedule(every=timedelta(hours=1))
 
     async def story(its):

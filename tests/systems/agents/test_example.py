@@ -95,7 +95,7 @@ def test_example_does_what_the_page_shows_and_continues_after_a_restart(example)
     assert int(first) > 0
 
 
-def test_the_schedule_of_the_page_for_a_flock_server_can_be_defined(tmp_path):
+def test_flock_schedule_of_the_page_can_be_defined(tmp_path):
     file = tmp_path / "onbeat.yaml"
     file.write_text(shown()["onbeat.yaml"])
     (schedule,) = read_definitions(file).schedules

@@ -391,7 +391,7 @@ def test_changed_concurrency_applies_from_the_next_start(lasting):
         assert lasting.play(story) == {"agents/daily": places}
 
 
-def test_without_pydantic_the_import_says_what_to_install(tmp_path):
+def test_import_without_pydantic_names_the_package_to_install(tmp_path):
     (tmp_path / "pydantic.py").write_text("raise ModuleNotFoundError('no', name='pydantic')")
     done = subprocess.run(
         [sys.executable, "-c", "import onbeat.agents"], env={"PYTHONPATH": str(tmp_path)},

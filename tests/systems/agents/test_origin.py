@@ -47,7 +47,7 @@ class LogEntry(BaseModel):
 
 
 @pytest.mark.req("F1", "F2", "F3", "F36", "F37")
-def test_the_daily_report_works_as_written():
+def test_daily_report_example_of_the_origin_works_as_written():
     written = {"LogEntry": LogEntry, "__name__": "example"}
     exec(compile(EXAMPLE, "example", "exec", dont_inherit=True), written)
     report, clock = written["DailyReport"], ManualClock("2026-01-01T16:00:00Z")

@@ -55,12 +55,12 @@ def test_invalid_spec_is_refused_when_created(given, said):
 
 @pytest.mark.req("F19", "F40")
 @pytest.mark.parametrize("given", [{"after": timedelta(0)}, {"max_repeats": 1}])
-def test_limits_themselves_are_accepted(given):
+def test_limits_of_a_spec_are_included(given):
     assert ScheduleSpec(interval=SECOND, **given) is not None
 
 
 @pytest.mark.parametrize("zone", [UTC, ZoneInfo("UTC"), timezone(timedelta(0))])
-def test_utc_is_accepted_by_any_name(zone):
+def test_spec_accepts_utc_by_any_name(zone):
     assert ScheduleSpec(at=time(17, tzinfo=zone)).trigger(anchor=0).upcoming(NOON, 1) == [
         NOON + 5 * 3600
     ]
@@ -77,19 +77,19 @@ def test_utc_is_accepted_by_any_name(zone):
         ("0 13 * JAN THU-FRI", ["13:00", "13:00", "13:00"]),
     ],
 )
-def test_a_cron_has_five_fields_with_stars_lists_ranges_and_steps_in_utc(cron, first):
+def test_cron_spec_accepts_stars_lists_ranges_and_steps_in_utc(cron, first):
     ticks = ScheduleSpec(cron=cron).trigger(anchor=0).upcoming(NOON, 3)
     assert [rfc3339(tick)[11:16] for tick in ticks] == first
 
 
 @pytest.mark.req("F12", "F13")
 @pytest.mark.parametrize(("repeats", "times"), [(None, 1), (1, 1), (4, 4)])
-def test_a_date_has_as_many_ticks_as_it_repeats_or_one(repeats, times):
+def test_date_spec_has_one_tick_or_as_many_as_it_repeats(repeats, times):
     spec = ScheduleSpec(at=datetime(2026, 1, 1, 17, tzinfo=UTC), max_repeats=repeats)
     assert len(spec.trigger(anchor=0).upcoming(NOON, 100)) == times
 
 
-def test_an_agent_has_one_schedule():
+def test_agent_has_at_most_one_schedule():
     agent = Orchestrator("sqlite://").agent("daily").schedule(every=SECOND)
     with pytest.raises(ValueError, match="has a schedule already"):
         agent.schedule(cron="* * * * *")

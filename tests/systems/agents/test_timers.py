@@ -42,7 +42,7 @@ def test_timer_gives_no_input_but_a_note_in_the_state(world):
     assert ctx.agent_name == "daily"
 
 
-def test_a_slow_run_shifts_nothing(world):
+def test_slow_run_does_not_shift_the_grid(world):
     async def slow(ctx):
         world.seen.append(ctx)
         world.clock.advance("7s")  # the duration of the run
@@ -106,7 +106,7 @@ def test_timers_are_in_utc_in_any_zone_of_the_process(world, new_york):
 
 
 @pytest.mark.req("F51")
-def test_a_time_fires_once_a_day_and_not_for_a_whole_second(world):
+def test_time_of_day_fires_once_a_day(world):
     world.agent().schedule(at=time(17, 0))
 
     async def story(its):
@@ -119,7 +119,7 @@ def test_a_time_fires_once_a_day_and_not_for_a_whole_second(world):
 
 
 @pytest.mark.req("F41", "F48")
-def test_a_cron_fires_at_its_times_in_utc_and_not_at_the_start(world):
+def test_cron_fires_at_its_times_in_utc_and_not_at_the_start(world):
     world.agent("often").schedule(cron="*/5 * * * *")
     world.agent("workdays").schedule(cron="0 9-17/2 * * 1-5")
 
@@ -136,7 +136,7 @@ def test_a_cron_fires_at_its_times_in_utc_and_not_at_the_start(world):
 
 
 @pytest.mark.req("F12", "F39")
-def test_a_date_fires_once_and_stops(world):
+def test_date_fires_once(world):
     world.agent("utc").schedule(at=instant("12:30:00"))
     world.agent("naive").schedule(at=instant("12:30:00").replace(tzinfo=None))
 
@@ -150,7 +150,7 @@ def test_a_date_fires_once_and_stops(world):
 
 
 @pytest.mark.req("F13")
-def test_a_date_with_repeats_fires_as_often_a_second_apart(world):
+def test_date_with_repeats_fires_a_second_apart(world):
     world.agent().schedule(at=instant("12:30:00"), max_repeats=3)
 
     async def story(its):
@@ -173,7 +173,7 @@ def test_spec_of_a_date_stays_unchanged(world):
     assert agent.spec.max_repeats is None
 
 
-def test_a_date_that_is_just_past_fires_once_and_an_older_one_is_missed(world):
+def test_date_just_past_fires_once_and_an_older_one_is_missed(world):
     world.agent("just-past").schedule(at=instant("11:59:30"))
     world.agent("long-past").schedule(at=instant("11:00:00"))
 
@@ -189,7 +189,7 @@ def test_a_date_that_is_just_past_fires_once_and_an_older_one_is_missed(world):
     assert world.fired() == ["11:59:30"]
 
 
-def test_a_date_and_after_wait_for_whichever_is_later(world):
+def test_date_with_after_fires_at_the_later_of_both(world):
     world.agent("date").schedule(at=instant("12:30:00"), after=MINUTE)
     world.agent("after").schedule(at=instant("12:30:00"), after=2 * HOUR)
 
@@ -203,7 +203,7 @@ def test_a_date_and_after_wait_for_whichever_is_later(world):
     }
 
 
-def test_a_fraction_of_a_second_is_rounded_up_so_that_nothing_is_early(world):
+def test_date_with_a_fraction_of_a_second_is_rounded_up(world):
     world.agent().schedule(at=instant("12:30:00.250"))
 
     async def story(its):
@@ -220,7 +220,7 @@ def test_a_fraction_of_a_second_is_rounded_up_so_that_nothing_is_early(world):
 
 @pytest.mark.req("F15", "F16")
 @pytest.mark.parametrize("way", ["enter", "publish", "run_until_idle", "run"])
-def test_a_scheduled_agent_that_publishes_nothing_is_refused_before_any_timer_starts(way, tmp_path):
+def test_scheduled_agent_without_publishes_is_refused_before_the_start(way, tmp_path):
     its = Orchestrator(f"sqlite:///{tmp_path}/agents.db")
 
     async def engine(ctx):
@@ -244,7 +244,7 @@ def test_a_scheduled_agent_that_publishes_nothing_is_refused_before_any_timer_st
 
 
 @pytest.mark.req("F16")
-def test_schedule_may_come_before_publishes(world):
+def test_schedule_may_be_called_before_publishes(world):
     async def report(ctx):
         return Report(iteration=ctx.timer_iteration)
 
@@ -269,7 +269,7 @@ def test_schedule_may_come_before_publishes(world):
         ({"every": timedelta(hours=2)}, "2h", ["12:00:01", "14:00:01", "16:00:01", "18:00:01"]),
     ],
 )
-def test_days_of_a_timer_are_tested_with_a_fake_clock(world, schedule, length, fires):
+def test_manual_clock_plays_days_of_a_timer_quickly(world, schedule, length, fires):
     """Exact to the second, without waiting."""
     world.agent().schedule(**schedule)
     begun = monotonic()
@@ -283,7 +283,7 @@ def test_days_of_a_timer_are_tested_with_a_fake_clock(world, schedule, length, f
 
 
 @pytest.mark.req("F35")
-def test_no_test_of_timers_sleeps_until_one_fires():
+def test_no_test_of_agents_sleeps_until_a_timer_fires():
     folder = Path(__file__).parent
     for path in sorted(folder.glob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -404,7 +404,7 @@ def test_changed_interval_starts_a_new_grid(lasting):
     assert [(ctx.timer_iteration, f"{ctx.fire_time:%H:%M:%S}") for ctx in lasting.seen] == [(1, "12:00:31")]  # fmt: skip
 
 
-def test_a_date_that_fired_does_not_fire_again_after_a_restart(lasting):
+def test_fired_date_does_not_fire_again_after_a_restart(lasting):
     async def story(its):
         await its.passes("30s", "30s")
 
@@ -417,7 +417,7 @@ def test_a_date_that_fired_does_not_fire_again_after_a_restart(lasting):
     assert fired == ["12:00:10"]
 
 
-def test_a_paused_agent_fires_nothing_until_it_is_resumed(world):
+def test_paused_agent_does_not_fire_until_resumed(world):
     world.agent().schedule(every=MINUTE)
 
     async def story(its):

@@ -26,7 +26,7 @@ class FakePanel(EXAMPLE_PANEL.FlowPanel):
     """A panel that tests can break.
 
     `fails` has the status that requests to a path's beginning are answered with; `status` is what
-    executions say of themselves instead of how they are, while it is set; `unknown` is how many
+    executions report instead of their real status while it is set; `unknown` is how many
     looks at a status find nothing, as right after a launch.
     """
 

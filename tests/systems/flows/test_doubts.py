@@ -239,7 +239,10 @@ def test_failed_cancellation_is_retried_until_the_panel_confirms(world, logged, 
     world.play(first)
     fid = world.panel.launched[0]["fid"]
     lines = [line for _, line in logged()]
-    assert any(f"flow {KEY}: launch {fid} could not be canceled on the panel, will be retried" in each for each in lines)
+    assert any(
+        f"flow {KEY}: launch {fid} could not be canceled on the panel, will be retried" in each
+        for each in lines
+    )
     assert f"flow {KEY}: launch {fid} was canceled on the panel" in lines
     assert any(f": launched as {fid}" in each for each in lines)
 

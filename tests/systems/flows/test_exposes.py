@@ -108,7 +108,10 @@ def test_other_triggers_than_cron_are_refused_by_name(other):
         ({"cron": "0 0 9 * * *"}, "schedule.cron: 6 fields in"),
         ({"cron": "61 * * * *"}, "schedule.cron.minute: '61' is not a minute"),
         ({"cron": "0 0 31 2 *"}, "schedule.cron"),
-        ({"cron": "0 * * * *", "inputs": [1]}, "schedule.inputs: [1] is not a mapping of names to values"),
+        (
+            {"cron": "0 * * * *", "inputs": [1]},
+            "schedule.inputs: [1] is not a mapping of names to values",
+        ),
         ({"cron": "0 * * * *", "enabled": "yes"}, "schedule.enabled: 'yes' is neither"),
         ({"cron": "0 * * * *", "timezone": "Berlin"}, "schedule.timezone: "),
         (
@@ -154,7 +157,7 @@ def test_blocks_and_statuses_are_typed():
 
 
 @pytest.mark.req("K39")
-def test_the_template_of_meta_offers_a_schedule_that_is_commented_out():
+def test_meta_template_has_a_commented_out_schedule():
     assert "schedule" not in read_yaml(META_TEMPLATE).value
     lines = META_TEMPLATE[META_TEMPLATE.index("# schedule:") :].splitlines()
     block = read_yaml("\n".join(line.removeprefix("#")[1:] for line in lines))
@@ -178,7 +181,7 @@ def test_the_template_of_meta_offers_a_schedule_that_is_commented_out():
         ("/", "reports"),
     ],
 )
-def test_a_key_is_the_name_of_the_expose_and_the_url_with_one_slash(url, key):
+def test_schedule_key_is_the_expose_name_and_the_url(url, key):
     assert schedule_key("reports", url) == key
     assert schedule_id_of(key) == key
 
@@ -269,7 +272,7 @@ def test_disabled_flow_is_not_scheduled(world, switch):
 
 
 @pytest.mark.req("K27")
-def test_each_loop_reads_the_enabled_exposes_of_the_database_and_no_others(world, logged):
+def test_timer_reads_only_enabled_exposes(world, logged):
     world.settings = {"flows_interval": 50}
     world.hourly()
     world.expose("broken", meta="{", enabled=0)  # which is not read
@@ -362,7 +365,7 @@ def test_flows_without_a_schedule_are_ignored(world):
 
 
 @pytest.mark.req("K28")
-def test_a_folder_of_yaml_files_is_read_like_the_table(world):
+def test_folder_of_yaml_files_is_read_like_the_table(world):
     folder = world.folder / "exposes"
     folder.mkdir()
     text = f"name: reports\nenabled: true\nmeta:\n  - url: {URL}\n    data: |\n      {HOURLY.replace(chr(10), chr(10) + '      ')}\n"
@@ -382,7 +385,7 @@ def test_a_folder_of_yaml_files_is_read_like_the_table(world):
     assert "is not a valid name of an expose" in found["Odd"]
 
 
-def test_the_file_is_opened_for_reading_only(tmp_path):
+def test_exposes_database_is_opened_read_only(tmp_path):
     with pytest.raises(InvalidSchedule, match=r"nowhere\.db does not exist"):
         Exposes(tmp_path / "nowhere.db").read()
     assert not (tmp_path / "nowhere.db").exists()

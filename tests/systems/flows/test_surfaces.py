@@ -246,7 +246,7 @@ def test_status_is_green_only_while_the_panel_accepts_the_login(world):
     assert both[1] == refused
 
 
-def test_a_timer_whose_flows_all_have_entry_points_needs_no_panel(tmp_path):
+def test_timer_with_entry_points_only_needs_no_panel(tmp_path):
     expose(tmp_path / "exposes", entry_point="reports:build")
     with serving(tmp_path, flows_exposes=str(tmp_path / "exposes"), roles=("plan", "api")) as found:
         assert found.get("//timer").json()["problems"] == []
@@ -258,7 +258,7 @@ def test_template_is_printed():
 
 
 @pytest.mark.parametrize("n", ["0", "-5", "soon"])
-def test_an_interval_is_a_number_of_seconds_above_zero(n):
+def test_invalid_timer_interval_is_refused(n):
     assert CliRunner().invoke(main, ["timer", "--interval", n]).exit_code == 2
 
 

@@ -81,7 +81,7 @@ class TestTable:
             "  z: target 'nope' not found in services",
         ]
 
-    def test_empty_table_says_that_there_are_no_timers(self, folder):
+    def test_empty_table_states_that_there_are_no_timers(self, folder):
         (folder / "services.json").write_text('{"timers_enabled": true}')
         be_up_for_a_moment(folder)
         assert onbeat("timers").output == "No timers configured.\n"

@@ -1,4 +1,4 @@
-"""The gate of the timers and its parent: while one is off, there are no timers."""
+"""The gate of the timers and its parent: while one is closed, no timer exists."""
 
 import ast
 import asyncio
@@ -80,7 +80,7 @@ class TestClosedGate:
 
     @pytest.mark.parametrize("off", OFF, ids=str)
     @pytest.mark.req("S17", "S25")
-    def test_with_the_services_gate_off_no_state_file_is_touched_at_all(self, world, off, touched):
+    def test_closed_services_gate_leaves_the_state_file_untouched(self, world, off, touched):
         world.write(**off)
         world.state_path.write_text("not even readable")
 
@@ -184,7 +184,7 @@ class TestClosingTheGate:
 
     @pytest.mark.parametrize("on", [True, False])
     @pytest.mark.req("S20", "S92")
-    def test_switching_one_while_the_gate_closes_starts_nothing(self, world, on):
+    def test_switching_a_timer_while_the_gate_closes_starts_nothing(self, world, on):
         timer = HOURLY | {"enabled": not on}
 
         async def story(world):
@@ -313,7 +313,10 @@ class TestReloading:
         with caplog.at_level(logging.ERROR, "onbeat.systems"):
             assert world.play(story) == ["a"]
         (told,) = [record.getMessage() for record in caplog.records]
-        assert f"timers stay unchanged, because the services file is not applied: {world.path}: it is " in told
+        assert (
+            f"timers stay unchanged, because the services file is not applied: {world.path}: it is "
+            in told
+        )
 
 
 SAME = {
@@ -330,7 +333,7 @@ class TestStarting:
     """A start with an invalid file would run nothing, unnoticed."""
 
     @pytest.mark.parametrize("text", [None, "", "{}", "{", '{"timers_enabled": 5}'])
-    def test_a_node_does_not_start_with_a_file_that_is_missing_or_empty_or_wrong(self, world, text):
+    def test_node_does_not_start_with_a_missing_empty_or_invalid_file(self, world, text):
         async def story(world):
             return "it has started"
 

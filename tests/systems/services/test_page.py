@@ -65,7 +65,7 @@ def test_unreadable_file_is_shown_without_its_contents(tmp_path):
     assert "hidden" not in page
 
 
-def test_every_schedule_is_shown_with_its_system_what_it_runs_and_how_that_ended(tmp_path):
+def test_page_shows_every_schedule_with_system_target_and_last_outcome(tmp_path):
     with serving_with(tmp_path) as api:
         api.put("/schedules/own", {"every": "1h", "run": {"http": "https://example.com/"}})
         page = page_of(api)

@@ -24,7 +24,7 @@ def at(attempt):
 
 
 @pytest.mark.req("S27", "S56")
-def test_a_timer_starts_its_service_at_its_times(world):
+def test_timer_starts_its_service_at_its_times(world):
     world.write(backup={"cwd": "/", "env": {"LEVEL": "full"}, "timeout": "30m"})
     world.play(lambda world: world.let_pass("1h", "1h"))
     first, second = world.commands.attempts
@@ -37,7 +37,7 @@ def test_a_timer_starts_its_service_at_its_times(world):
 
 
 @pytest.mark.req("S56", "S61", "S62")
-def test_services_are_run_by_the_launcher_of_commands_with_its_output_and_its_timeout(tmp_path):
+def test_services_run_as_commands_with_output_and_timeout(tmp_path):
     services = {
         "greets": {"argv": ["sh", "-c", "echo hello from $WHO"], "env": {"WHO": "a service"}},
         "hangs": {"argv": ["sleep", "60"], "timeout": "1s"},
@@ -83,7 +83,7 @@ class TestTriggers:
         assert world.started == ["once", "once"]
 
     @pytest.mark.req("S71", "S89")
-    def test_the_startup_trigger_is_used_up_even_when_it_is_skipped(self, world):
+    def test_skipped_startup_tick_is_not_repeated(self, world):
         once = {"id": "once", "target": "backup", "on_startup_sec": 10, "enabled": False}
 
         async def story(world):
@@ -628,9 +628,7 @@ class TestCatchUp:
 
     @pytest.mark.parametrize(("persistent", "ran"), [(True, ["catchup"]), (False, [])])
     @pytest.mark.req("S41", "S47", "S58")
-    def test_after_a_time_without_a_scheduler_a_persistent_timer_catches_up_once(
-        self, world, persistent, ran
-    ):
+    def test_persistent_timer_catches_up_once_after_downtime(self, world, persistent, ran):
         world.write(HOURLY | {"persistent": persistent})
         world.play(lambda world: world.let_pass("1m"))
         world.clock.advance("5h30m")
@@ -800,7 +798,7 @@ class TestManyTimers:
         assert len(asked) < 10, asked
 
 
-class TestTheFileDecides:
+class TestDefinitionsOfTheFile:
     @pytest.mark.parametrize("change", [{"target": "gone"}, {"id": "other"}])
     @pytest.mark.req("S73")
     def test_removed_or_invalid_timer_stops_running(self, world, change):
@@ -838,7 +836,7 @@ class TestTheFileDecides:
         assert world.play(story) == ["hourly"]
         assert world.started == ["hourly"]
 
-    def test_timer_whose_id_was_taken_runs_once_the_id_is_free(self, world):
+    def test_timer_with_a_conflicting_id_runs_once_the_id_is_free(self, world):
         async def story(world):
             await world.beat.define(a_schedule("other", every="7h"))
             await world.edit(HOURLY | {"id": "other"})
@@ -852,7 +850,7 @@ class TestTheFileDecides:
         assert world.play(story) == "services"
         assert world.started == ["other"]
 
-    def test_an_edit_that_changes_nothing_of_a_timer_changes_nothing(self, world):
+    def test_edit_of_other_timers_leaves_a_timer_unchanged(self, world):
         async def story(world):
             before = await world.rows()
             await world.edit(HOURLY, {**HOURLY, "id": "new", "target": "other"}, services=services)

@@ -68,7 +68,7 @@ class TestTopLevelFields:
         for asked, window in (("2h", 2 * HOUR), (7200, 2 * HOUR), ("0s", 0), (0, 0)):
             assert only(catchup_window=asked).schedule.policy.catchup_window == window
 
-    def test_a_service_may_have_a_time_to_end_in_and_all_timers_a_zone(self):
+    def test_service_may_have_a_timeout_and_all_timers_a_zone(self):
         schedule = only(backup={"timeout": "30m"}, timezone="Europe/Berlin").schedule
         assert schedule.policy.timeout == 30 * MINUTE
         assert schedule.trigger.timezone == "Europe/Berlin"
@@ -207,11 +207,11 @@ class TestCalendar:
         assert ticks(3, on_calendar=some) == ["02-02T09:00", "02-02T09:30", "02-03T09:00"]
 
     @pytest.mark.req("S32")
-    def test_of_several_calendars_the_earliest_wins(self):
+    def test_earliest_of_several_calendars_is_the_next_time(self):
         several = [{"minute": 0, "hour": 9}, {"minute": 30, "hour": 8}]
         assert ticks(3, on_calendar=several) == ["01-01T08:30", "01-01T09:00", "01-02T08:30"]
 
-    def test_the_next_time_is_later_than_now_and_a_leap_day_is_found(self):
+    def test_next_time_is_later_than_now_and_a_leap_day_is_found(self):
         schedule = only(HOURLY | {"on_calendar": {"minute": 0, "hour": 0}}).schedule
         assert schedule.trigger.next_after(NEW_YEAR) == NEW_YEAR + 86_400
         leap = {"minute": 0, "hour": 0, "month": 2, "day_of_month": 29, "day_of_week": 2}
@@ -332,7 +332,7 @@ def test_a_state_file_without_a_name_is_refused(name):
 
 
 @pytest.mark.req("S49")
-def test_seconds_may_have_a_fraction_and_are_rounded_up():
+def test_fractional_seconds_are_rounded_up():
     schedule = only({"id": "a", "target": "backup", "on_startup_sec": 0.5}).schedule
     assert str(schedule.trigger.startup) == "1s"
 

@@ -1,4 +1,4 @@
-"""The example runs from a copy of its folder, and is the one that the page shows."""
+"""The example runs from a copy of its folder and equals the one on the page."""
 
 import json
 import os

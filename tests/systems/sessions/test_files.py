@@ -101,7 +101,7 @@ def test_example_of_the_origin_works_unchanged_with_its_comments(world):
 
 
 @pytest.mark.req("C31", "C57")
-def test_a_folder_without_a_last_run_is_due_now_and_once(world):
+def test_folder_without_a_last_run_is_due_now_and_once(world):
     world.define("daily")
     world.play(nothing, nothing)
     assert world.messages == ["daily"]
@@ -140,7 +140,7 @@ def test_retry_planned_by_another_scheduler_is_run_here(world):
 
 
 @pytest.mark.req("C58")
-def test_a_folder_that_is_disabled_is_never_due(world):
+def test_disabled_folder_is_never_due(world):
     world.define("daily", enabled=False)
     world.write("daily", "last-run.json", BEFORE | {"nextRun": "2026-01-20T09:00:00.000Z"})
 
@@ -154,7 +154,7 @@ def test_a_folder_that_is_disabled_is_never_due(world):
     assert item.next_run == "2026-02-02T09:00:00.000Z"
 
 
-def test_the_session_of_the_file_is_used(world):
+def test_session_of_the_last_run_file_is_used(world):
     session = world.server.folder / "abc-123"
     session.mkdir(parents=True)
     (session / "messages.jsonl").touch()
@@ -335,7 +335,7 @@ def test_schedule_deleted_through_the_api_loses_its_files(world):
 
 
 @pytest.mark.req("C45")
-def test_a_crash_before_the_file_is_written_runs_nothing_twice(world):
+def test_crash_before_the_file_is_written_repeats_no_run(world):
     async def again(world):
         return world.messages, world.last_run("daily")
 
@@ -356,7 +356,7 @@ def test_a_crash_before_the_file_is_written_runs_nothing_twice(world):
     assert last["lastRun"] == "2026-01-29T09:00:00.000Z"
 
 
-def test_crash_between_storing_and_writing_is_not_taken_for_an_edit(world):
+def test_crash_between_storing_and_writing_is_not_treated_as_an_edit(world):
     """Whatever was done last, the next start completes the change."""
     seen = []
 
@@ -545,7 +545,7 @@ def test_edit_just_before_a_write_is_not_lost(world):
     assert world.definition("daily")["prompt"] == "Mine"
 
 
-def test_a_crash_after_a_run_was_started_for_an_edit_starts_no_second_one(world):
+def test_crash_after_an_edited_run_started_starts_no_second_one(world):
     async def crashes(world):
         await world.put("daily")
         world.edit("daily", "last-run.json", nextRun="2026-01-29T07:00:00.000Z")
@@ -564,7 +564,7 @@ def test_a_crash_after_a_run_was_started_for_an_edit_starts_no_second_one(world)
     assert world.messages == ["daily"]
 
 
-def test_a_crash_between_defining_and_writing_deletes_nothing(world):
+def test_crash_between_defining_and_writing_deletes_nothing(world):
     async def crashes(world):
         write = Files.write
 

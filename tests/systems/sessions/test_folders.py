@@ -104,7 +104,7 @@ def test_new_folder_that_could_not_be_filled_completely_deletes_nothing(world, m
     assert world.play(everything) == ["b"], "then a folder that is removed is meant"
 
 
-def test_puts_of_a_process_without_files_are_kept(world):
+def test_put_by_a_process_without_files_is_kept(world):
     async def story(world):
         await world.put("daily")
         given = {

@@ -95,7 +95,9 @@ def test_definition_that_follows_a_missing_slug_waits_for_it(world, logged):
         return broken, (await world.item("next")).last_error
 
     broken, repaired = world.play(story)
-    problem = "schedule next follows 'base', which does not exist (define it first, or both together)"
+    problem = (
+        "schedule next follows 'base', which does not exist (define it first, or both together)"
+    )
     assert broken == f"definition.json is refused: after.schedule: {problem}"
     assert repaired is None
     assert world.messages == ["base", "next"]

@@ -158,7 +158,7 @@ def test_created_session_is_kept_although_its_first_message_failed(world):
 
 
 @pytest.mark.req("C37")
-def test_session_for_one_run_is_deleted_as_soon_as_the_server_says_that_it_is_idle(world):
+def test_ephemeral_session_is_deleted_once_the_server_reports_idle(world):
     async def story(world):
         await world.put("fresh", sessionConfig={"persistSession": False})
         world.server.works = True
@@ -439,7 +439,7 @@ def test_edit_during_a_run_applies_from_the_next_run(world):
 
 
 @pytest.mark.req("C69")
-def test_a_prompt_may_name_the_date_and_the_last_run(world):
+def test_prompt_may_contain_the_date_and_the_last_run(world):
     async def story(world):
         await world.put("daily", prompt="For {{date}}, since {{lastRun}}")
         await world.let_pass("1h", "1d")
@@ -451,7 +451,7 @@ def test_a_prompt_may_name_the_date_and_the_last_run(world):
 
 
 @pytest.mark.req("C7", "C42")
-def test_errors_are_logged_with_their_prefix_and_stop_nothing(world, logged):
+def test_errors_are_logged_with_their_prefix_and_later_prompts_are_sent(world, logged):
     async def story(world):
         await world.put("daily")
         await world.let_pass("1h")
@@ -618,7 +618,7 @@ def test_feedback_run_does_not_block_the_launcher(world):
 
 
 @pytest.mark.req("C56", "C61")
-def test_the_next_run_of_a_weekday_morning_is_the_next_weekday(world):
+def test_next_run_of_a_weekday_cron_is_the_next_weekday(world):
     world.clock = ManualClock("2026-01-29T10:00:00Z")
 
     async def story(world):
@@ -628,7 +628,7 @@ def test_the_next_run_of_a_weekday_morning_is_the_next_weekday(world):
 
 
 @pytest.mark.req("C53", "C56")
-def test_all_times_are_utc_whatever_the_zone_of_the_machine(world, monkeypatch):
+def test_times_are_utc_in_any_zone_of_the_machine(world, monkeypatch):
     async def first(world):
         await world.put("daily")
         await world.put("off", enabled=False)

@@ -83,7 +83,7 @@ def test_entering_another_folder_keeps_the_later_last_run(world, file):
     assert world.attempts == 0, "nothing is sent again"
 
 
-def test_run_that_another_scheduler_made_while_this_one_was_down_is_not_made_again(world):
+def test_run_of_another_scheduler_during_downtime_is_not_repeated(world):
     async def first(world):
         await world.put("daily", schedule={"type": "cron", "expression": "0 9 * * *"})
 
@@ -101,7 +101,7 @@ def test_run_that_another_scheduler_made_while_this_one_was_down_is_not_made_aga
     assert [(run.status, run.reason) for run in runs] == [("SKIPPED", "paused")]
 
 
-def test_tick_that_the_other_scheduler_did_not_make_is_caught_up(world):
+def test_tick_missed_by_the_other_scheduler_is_caught_up(world):
     async def first(world):
         await world.put("daily", schedule={"type": "cron", "expression": "0 9,11 * * *"})
 
@@ -114,7 +114,7 @@ def test_tick_that_the_other_scheduler_did_not_make_is_caught_up(world):
     assert world.last_run("daily")["lastRun"] == "2026-01-29T10:30:00.000Z"
 
 
-def test_second_database_that_takes_the_folder_over_and_the_first_that_takes_it_back(world):
+def test_last_runs_survive_a_takeover_by_another_database_and_back(world):
     async def one(world):
         await world.put("daily")
         await world.run("daily")

@@ -9,7 +9,7 @@ from tests.systems.sessions.conftest import STANDUP
 BERLIN = {"type": "cron", "expression": "0 10 * * *", "timezone": "Europe/Berlin"}
 
 
-def test_a_prompt_is_sent_at_the_time_of_the_zone_that_its_schedule_names(world):
+def test_prompt_is_sent_in_the_zone_of_its_schedule(world):
     async def story(world):
         found = [(await world.put("daily", schedule=BERLIN))["nextRun"]]
         world.define("file", schedule=BERLIN)

@@ -28,7 +28,7 @@ REPORT = {
 class WorkflowsHarness:
     """The fixtures of a test of workflows. It starts at noon on 2026-01-01, UTC.
 
-    `answer` is what the executor answers, or a function of what came with the DAG.
+    `answer` is the executor's response, or a function of the request.
     """
 
     def __init__(self, database="sqlite://", *, start="2026-01-01T12:00:00Z", **settings):

@@ -96,7 +96,7 @@ def test_new_schedule_is_not_paused(workflows):
     assert workflows.play(story)["paused"] is False
 
 
-def test_jitter_ms_is_zero_unless_it_is_given(workflows):
+def test_jitter_ms_is_zero_by_default(workflows):
     async def story(its):
         await its.with_dag()
         plain = await its.get()
@@ -255,7 +255,7 @@ def test_catchup_launches_are_bounded_per_second():
 
 
 @pytest.mark.req("W84")
-def test_tick_whose_jittered_time_is_ahead_waits_until_then(workflows):
+def test_tick_waits_for_its_later_jittered_time(workflows):
     async def story(its):
         await its.with_dag(schedule_id="waits", jitter_ms=20_000, **MINUTELY)
         early = []

@@ -48,7 +48,7 @@ def test_one_command_copies_and_starts_the_example():
 
 
 @pytest.mark.req("W90")
-def test_the_page_has_an_example_of_an_upsert_that_works_with_every_field():
+def test_page_has_a_working_upsert_with_every_field():
     given = json.loads(shown()["upsert.json"])
 
     async def story(its):

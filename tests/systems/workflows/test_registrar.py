@@ -10,7 +10,7 @@ from onbeat.testing import a_schedule
 from tests.systems.workflows.conftest import DAG, REPORT
 
 
-def test_a_schedule_has_its_workflow_version_and_user(workflows):
+def test_schedule_has_its_workflow_version_and_user(workflows):
     async def story(its):
         await its.upsert()
         return await its.get()
@@ -38,7 +38,7 @@ def test_a_schedule_belongs_to_its_user(workflows):
         ("user_id", 7, "a string"),
     ],
 )
-def test_a_workflow_and_a_user_are_texts_and_a_version_is_a_number(workflows, name, value, what):
+def test_workflow_and_user_are_strings_and_version_is_a_number(workflows, name, value, what):
     async def story(its):
         with pytest.raises(InvalidSchedule) as refused:
             await its.upsert(**{name: value})

@@ -363,7 +363,7 @@ def test_workflow_is_started_manually(api, executor):
     assert not [name for name in headers if name.startswith("Onbeat-Callback")]
 
 
-def test_the_key_in_a_path_is_unquoted_once(api):
+def test_run_key_in_a_path_is_unquoted_once(api):
     answer = api.ask("POST", "//runs/a%2531/status", {"status": "SUCCESS"})
     assert answer.status_code == 404
     assert "a%31" in answer.text

@@ -133,7 +133,10 @@ def test_silent_database_is_a_failed_hand_over(tmp_path):
 
 def test_start_without_an_executor_names_the_setting(tmp_path):
     launcher = RunLauncher(DirectoryStore(tmp_path), None, clock=ManualClock())
-    with pytest.raises(InvalidSettings, match="workflows_executor: no executor is set, so this process cannot run DAGs"):
+    with pytest.raises(
+        InvalidSettings,
+        match="workflows_executor: no executor is set, so this process cannot run DAGs",
+    ):
         asyncio.run(launcher.start(*ASKED))
 
 
@@ -399,7 +402,7 @@ def test_without_an_executor_runs_wait_and_why_reports_it():
     assert "it waits for a node that offers workflow" in "; ".join(sentences)
 
 
-def test_only_a_node_that_has_an_executor_offers_to_run_workflows():
+def test_only_a_node_with_an_executor_offers_workflows():
     planning, running = (
         Onbeat(settings=Settings(database="sqlite://", roles=(role,))) for role in ("plan", "run")
     )
@@ -466,7 +469,7 @@ def test_replace_overlap_is_refused_since_workflows_cannot_be_canceled(workflows
     workflows.play(story)
 
 
-def test_a_decorated_schedule_and_an_executor_live_in_one_program():
+def test_decorated_schedules_and_an_executor_may_share_a_program():
     clock, seen = ManualClock("2026-01-01T12:00:00Z"), []
     beat = Onbeat("sqlite://", clock=clock)
 

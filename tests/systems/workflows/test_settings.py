@@ -114,7 +114,10 @@ def test_missing_folder_of_dags_is_logged_at_start_and_by_each_run(tmp_path, cap
 
     told = f"no DAG of report v3 (no such file in {folder})"
     assert world.play(story) == ("invalid_target", told)
-    assert f"workflows_folder: {folder} is not a folder (the first deployment creates it)" in caplog.messages
+    assert (
+        f"workflows_folder: {folder} is not a folder (the first deployment creates it)"
+        in caplog.messages
+    )
 
 
 def test_existing_folder_of_dags_is_not_logged(tmp_path, caplog):

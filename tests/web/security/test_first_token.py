@@ -63,7 +63,7 @@ def test_first_token_is_not_written_through_a_link(world, settings, path, tmp_pa
     assert not path.is_symlink()
 
 
-def test_one_of_several_starting_nodes_creates_the_first_token(world, settings, path):
+def test_only_one_of_several_starting_nodes_creates_the_first_token(world, settings, path):
     async def both():
         others = [Tokens(world.store, world.clock) for _ in range(3)]
         folders = [replace(settings, database=f"{settings.database}{i}") for i in range(3)]

@@ -30,7 +30,7 @@ def test_each_key_has_its_own_bucket(clock):
     assert [buckets.take(key) for key in "aba"] == [0, 0, 1]
 
 
-def test_wait_takes_no_token(clock):
+def test_querying_the_wait_uses_no_token(clock):
     buckets = TokenBuckets(clock, rate=1, burst=1)
     assert [buckets.wait("a") for _ in range(3)] == [0, 0, 0]
     assert len(buckets) == 0

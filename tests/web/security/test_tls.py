@@ -257,7 +257,7 @@ HOST = b"Host: localhost:%d\r\n"
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET / HTTP/9.9\r\n" + HOST + b"\r\n", b"GET / HTTP/1.1\r\n" + HOST + b" folded\r\n\r\n",
     ],
 )  # fmt: skip
-def test_arbitrary_bytes_are_refused_and_nothing_fails(text):
+def test_arbitrary_bytes_on_a_tls_port_are_refused(text):
     with serving() as (port, _):
         found = spoken(port, text.replace(b"%d", b"%d" % port).replace(b"%%", b"%"))
         assert not found or found.split(b" ")[1][:1] == b"4", found[:200]

@@ -57,28 +57,6 @@ class State(msgspec.Struct, frozen=True, gc=False):
         return found
 
 
-class DueRow(NamedTuple):
-    """A due row that was taken, with its schedule's definition.
-
-    The columns from `decided_until` on, except the last, are those of `State`.
-    """
-
-    schedule_id: str
-    run_at: int
-    definition: str
-    decided_until: int
-    decided_run_at: int
-    iteration: int
-    runs_used: int
-    created_at: int
-    revision: int
-    user_id: str
-    spread_until: int
-    rated: str | None
-    happened: str | None
-    paused: int
-
-
 class WaitingRow(NamedTuple):
     """A run that may be claimed, with the definition that it was decided by."""
 

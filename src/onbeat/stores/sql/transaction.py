@@ -111,7 +111,8 @@ class Transaction(ABC):
     def take_due(self, limit: int) -> list[Row]:
         """Lock due rows; return them in time order, with their schedules' definitions.
 
-        Rows locked by others are left out. Each row has the columns of `rows.DueRow`.
+        Rows locked by others are left out. Each row is (schedule_id, run_at, definition), then the
+        columns of `rows.State`, then whether the schedule is paused.
         """
 
     @abstractmethod

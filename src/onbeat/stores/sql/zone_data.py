@@ -190,7 +190,7 @@ def follow_held(tx: Transaction, schedule_ids: Collection[str]) -> None:
 
 
 def follow_taken(tx: Transaction, cursor: ZoneDataCursor, rows: Sequence[Row]) -> list[Row]:
-    """Return due rows that were taken, as `rows.DueRow`, with their recomputed ticks.
+    """Return the rows of `Transaction.take_due` with their recomputed ticks.
 
     Those without a tick are left out, and their due row is deleted.
     """

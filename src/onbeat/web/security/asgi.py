@@ -9,8 +9,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-UNSAFE = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-
 
 def values_of(scope: Scope, name: bytes) -> list[str]:
     """Return all values of a header."""

@@ -51,7 +51,7 @@ class TestEvents:
     def test_tick_follows_its_event_by_the_delay(self):
         assert self.HALF.next_after(EARLIER, ended(self.HALF)) == at("12:30")
 
-    def test_there_is_no_tick_before_any_event(self):
+    def test_schedule_that_follows_events_has_no_tick_before_the_first(self):
         assert self.HALF.next_after(EARLIER, NO_PAST) is None
 
     def test_event_before_the_tick_is_decided_joins_it(self):
@@ -137,11 +137,11 @@ class TestEvents:
 
 
 class TestCounting:
-    def test_a_tick_of_the_clock_follows_nothing_and_counts_as_one(self):
+    def test_clock_tick_counts_as_one_event(self):
         trigger = a_schedule(any=[{"after": {"success": "30m"}}, {"daily": "13:00"}]).trigger
         assert count_events(trigger, at("13:00"), ended(trigger)) == 1
 
-    def test_a_tick_counts_the_events_that_have_joined(self):
+    def test_tick_counts_the_events_that_joined_it(self):
         trigger = after("success", "30m")
         past = ended(trigger, ended(trigger, ended(trigger), now="12:01"), now="12:02")
         assert count_events(trigger, at("12:30"), past) == 3
@@ -174,11 +174,11 @@ class TestPlanning:
         found = self.planned(schedule, past, now="12:30")
         assert found.decisions == (Launch(Tick(at("12:30"), ms("12:30"))),)
 
-    def test_after_its_tick_there_is_no_due_row_until_the_next_event(self):
+    def test_due_row_of_a_follower_is_empty_until_the_next_event(self):
         schedule = a_schedule(after={"success": "30m"})
         assert self.planned(schedule, ended(schedule.trigger), now="12:30").due is None
 
-    def test_a_launch_counts_the_events_that_it_follows(self):
+    def test_launch_counts_the_events_that_it_follows(self):
         schedule = a_schedule(after={"success": "30m"})
         past = ended(schedule.trigger, ended(schedule.trigger), now="12:10")
         (launch,) = self.planned(schedule, past, now="12:30").decisions
@@ -200,7 +200,7 @@ class TestPlanning:
         (launch,) = self.planned(schedule, past, now="12:00").decisions
         assert launch == Launch(Tick(at("12:00"), ms("12:00")))
 
-    def test_a_start_is_followed_once(self):
+    def test_startup_tick_follows_each_start_once(self):
         schedule = a_schedule(startup="30s")
         past = started(schedule.trigger)
         found = self.planned(schedule, past, now="12:00:30")
@@ -208,7 +208,7 @@ class TestPlanning:
         again = started(schedule.trigger, past, now="12:20", until=at("12:00:30"))
         assert next_due(schedule, at("12:00:30"), again).run_at == at("12:20:30")
 
-    def test_starts_in_short_order_are_one_tick(self):
+    def test_starts_before_the_startup_tick_share_it(self):
         schedule = a_schedule(startup="30s")
         past = started(schedule.trigger, started(schedule.trigger), now="12:00:20")
         (launch,) = self.planned(schedule, past, now="12:00:30").decisions

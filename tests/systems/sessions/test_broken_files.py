@@ -73,7 +73,9 @@ def test_refused_definition_is_not_called_corrupt(world, logged):
     refused = world.play(story)
     assert refused.error == "Schedule definition is refused; refusing to run: daily"
     (warned,) = logged()
-    assert warned.startswith("[SCHEDULER] daily: the file definition.json is refused, skipped: prompt: ")
+    assert warned.startswith(
+        "[SCHEDULER] daily: the file definition.json is refused, skipped: prompt: "
+    )
 
 
 def test_a_corrupt_last_run_is_refused_with_a_hint(world):
@@ -92,7 +94,7 @@ def test_a_corrupt_last_run_is_refused_with_a_hint(world):
     world.play(story)
 
 
-def test_a_number_that_is_written_for_enabled_is_noticed(world):
+def test_number_written_for_enabled_is_reported(world):
     async def story(world):
         await world.put("daily")
         world.edit("daily", "definition.json", enabled=1)
@@ -176,7 +178,7 @@ def test_file_broken_at_first_sight_is_listed_and_returned(world, name, text, to
 
 
 @pytest.mark.parametrize("how", ["repaired", "put", "deleted", "removed", "repaired while down"])
-def test_file_that_was_broken_at_first_sight_is_forgotten_when_it_is_right(world, how):
+def test_repaired_file_is_no_longer_listed_as_broken(world, how):
     world.write("new", "definition.json", "{")
 
     async def story(world):

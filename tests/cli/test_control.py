@@ -1,4 +1,4 @@
-"""The verbs with which people step in: cancel, report, groups, group, and a pause that ends by itself."""
+"""The verbs that control runs: cancel, report, groups, group, and pause with an end."""
 
 import asyncio
 import json
@@ -62,7 +62,7 @@ def both(code, *arguments):
 # -- cancel
 
 
-def test_a_run_that_waits_is_canceled_by_its_number(waiting):
+def test_waiting_run_is_canceled_by_its_number(waiting):
     assert ok("cancel", "1", "--note", "not needed") == "run 1 of report: canceled\n"
     (run,) = [run for run in as_json("runs") if run["run_id"] == 1]
     assert (run["status"], run["reason"], run["error"]) == ("CANCELED", "canceled", "not needed")
@@ -70,7 +70,7 @@ def test_a_run_that_waits_is_canceled_by_its_number(waiting):
     assert "not needed" in ok("runs")
 
 
-def test_cancel_says_in_json_what_became_of_each(waiting):
+def test_cancel_prints_each_run_as_json(waiting):
     found = as_json("cancel", "3", "1")
     assert [run["run_id"] for run in found] == [3, 1]
     assert all(run.keys() == RUN_KEYS for run in found)
@@ -78,23 +78,23 @@ def test_cancel_says_in_json_what_became_of_each(waiting):
     assert {run["error"] for run in found} == {"canceled manually"}
 
 
-def test_everything_of_a_schedule_is_canceled_by_its_name(waiting):
+def test_cancel_with_a_schedule_cancels_all_its_runs(waiting):
     lines = ok("cancel", "report").splitlines()
     assert sorted(lines) == ["run 1 of report: canceled", "run 2 of report: canceled"]
     assert statuses() == ["CANCELED", "CANCELED", "ENQUEUED"]
 
 
-def test_a_run_that_is_named_twice_is_canceled_once(waiting):
+def test_run_named_twice_is_canceled_once(waiting):
     assert ok("cancel", "1", "report", "1").count(": canceled") == 2
     assert statuses() == ["CANCELED", "CANCELED", "ENQUEUED"]
 
 
-def test_a_schedule_of_which_nothing_runs_says_so(two):
+def test_cancel_of_a_schedule_without_runs_prints_that(two):
     assert ok("cancel", "report") == "no unfinished runs\n"
     assert as_json("cancel", "report") == []
 
 
-def test_a_run_that_is_over_is_told_of_and_the_others_are_canceled(waiting):
+def test_cancel_reports_an_ended_run_and_cancels_the_others(waiting):
     ok("cancel", "1")
     said, wrong = both(1, "cancel", "1", "2")
     assert said == ["run 2 of report: canceled"]
@@ -102,7 +102,7 @@ def test_a_run_that_is_over_is_told_of_and_the_others_are_canceled(waiting):
     assert statuses() == ["CANCELED", "CANCELED", "ENQUEUED"]
 
 
-def test_in_json_too(waiting):
+def test_cancel_with_json_reports_an_ended_run_on_stderr(waiting):
     ok("cancel", "1")
     (said,), wrong = both(1, "cancel", "1", "2", "--json")
     assert [run["run_id"] for run in json.loads(said)] == [2]
@@ -119,13 +119,13 @@ def test_in_json_too(waiting):
     ],
 )
 @pytest.mark.parametrize("flags", [(), ("--json",)], ids=["words", "json"])
-def test_what_is_not_there_is_refused_and_nothing_is_canceled(waiting, which, told, flags):
+def test_unknown_run_or_schedule_is_refused_and_nothing_canceled(waiting, which, told, flags):
     before = rows()
     assert refused(1, "cancel", "1", which, *flags) == told
     assert rows() == before
 
 
-def test_what_runs_is_asked_to_end_and_ends(folder):  # noqa: F811 - the fixture
+def test_running_command_is_canceled(folder):  # noqa: F811 - the fixture
     def detached():
         run = as_json("run", "sleep")["run_id"]
         until(lambda: status() == "STARTED")
@@ -168,7 +168,7 @@ def accepted():
     return accept
 
 
-def test_a_success_is_reported_by_the_number_of_the_run(accepted):
+def test_success_is_reported_by_run_number(accepted):
     run, _ = accepted()
     assert ok("report", run, "success", "--result", '{"rows": 3}') == f"run {run} of send: SUCCESS\n"  # fmt: skip
     (found,) = as_json("runs")
@@ -178,7 +178,7 @@ def test_a_success_is_reported_by_the_number_of_the_run(accepted):
 
 
 @pytest.mark.parametrize("result", ["[1]", "7", '"text"', "null", None])
-def test_a_success_is_reported_by_the_key_in_json_with_any_result(accepted, result):
+def test_success_is_reported_by_key_with_any_json_result(accepted, result):
     run, key = accepted()
     given = () if result is None else ("--result", result)
     found = as_json("report", key, "success", *given)
@@ -187,26 +187,26 @@ def test_a_success_is_reported_by_the_key_in_json_with_any_result(accepted, resu
     assert found["result"] == (None if result is None else json.loads(result))
 
 
-def test_a_failure_is_reported_with_what_went_wrong(accepted):
+def test_failure_is_reported_with_its_error(accepted):
     run, _ = accepted()
     assert ok("report", run, "failure", "--error", "no paper") == f"run {run} of send: FAILED (error)\n"  # fmt: skip
     assert as_json("runs")[0]["error"] == "no paper"
 
 
-def test_a_failure_that_says_nothing_more_is_told_of_as_such(accepted):
+def test_failure_without_an_error_gets_a_default_error(accepted):
     run, _ = accepted()
     found = as_json("report", run, "failure")
     assert (found["status"], found["error"]) == ("FAILED", "reported as failed")
 
 
-def test_a_failure_is_tried_again_unless_it_is_final(accepted):
+def test_reported_failure_is_retried_unless_final(accepted):
     run, _ = accepted(retry=["10m"])
     assert ok("report", run, "failure") == f"run {run} of send: ENQUEUED (error)\n"
     other, _ = accepted(retry=["10m"])
     assert ok("report", other, "failure", "--final") == f"run {other} of send: FAILED (error)\n"
 
 
-def test_the_same_report_again_is_no_mistake_and_the_opposite_is(accepted):
+def test_repeated_report_is_accepted_and_a_contradiction_refused(accepted):
     run, key = accepted()
     first = as_json("report", run, "success")
     assert as_json("report", key, "success") == first
@@ -215,16 +215,16 @@ def test_the_same_report_again_is_no_mistake_and_the_opposite_is(accepted):
     assert as_json("runs") == [first]
 
 
-def test_what_has_not_started_cannot_have_ended(waiting):
+def test_report_about_an_enqueued_run_is_refused(waiting):
     assert refused(1, "report", "1", "success") == "run 1 is ENQUEUED: nothing was changed"
 
 
-def test_a_report_about_nothing_is_refused(two):
+def test_report_about_an_unknown_run_is_refused(two):
     assert refused(1, "report", "99", "success") == "there is no run 99"
     assert "no-such-key" in refused(1, "report", "no-such-key", "failure", "--json")
 
 
-def test_a_result_that_is_no_json_is_refused_and_nothing_is_changed(accepted):
+def test_report_with_an_invalid_json_result_is_refused(accepted):
     run, _ = accepted()
     before = rows()
     for text in ("{", "rows=3", ""):
@@ -236,7 +236,7 @@ def test_a_result_that_is_no_json_is_refused_and_nothing_is_changed(accepted):
 # -- groups and group
 
 
-def test_groups_show_how_full_they_are(two):
+def test_groups_lists_places_used_and_waiting(two):
     write("schedules: {send: {every: 1h, group: mail, run: {command: ['true']}}}", "more.yaml")
     ok("apply", "more.yaml")
     ok("group", "deploy", "3")
@@ -250,12 +250,12 @@ def test_groups_show_how_full_they_are(two):
     ]
 
 
-def test_groups_say_so_when_there_is_none(two):
+def test_groups_without_a_group_prints_that(two):
     assert ok("groups") == "no groups (a schedule with `group: NAME` creates one)\n"
     assert as_json("groups") == []
 
 
-def test_a_group_is_given_places(two):
+def test_group_sets_the_number_of_places(two):
     assert ok("group", "mail", "2") == "mail has 2 places\n"
     assert ok("group", "mail", "1") == "mail has 1 place\n"
     assert as_json("group", "mail", "5") == {"group": "mail", "places": 5, "changed": True}
@@ -263,7 +263,7 @@ def test_a_group_is_given_places(two):
     assert as_json("groups") == [{"name": "mail", "places": 5, "used": 0, "waiting": 0}]
 
 
-def test_a_group_may_be_there_before_any_schedule():
+def test_group_may_be_set_before_any_schedule_uses_it():
     ok("group", "mail", "2")
     ok("apply", write("schedules: {send: {every: 1h, group: mail, run: {command: ['true']}}}"))
     assert as_json("groups")[0]["places"] == 2
@@ -278,7 +278,7 @@ def test_a_group_may_be_there_before_any_schedule():
         ("", "1", "group: '' is not a valid group name (letters, digits and . _ / -, at most 100)"),
     ],
 )  # fmt: skip
-def test_what_is_no_group_and_no_number_of_places_is_refused(two, name, places, told):
+def test_invalid_group_name_and_number_of_places_are_refused(two, name, places, told):
     assert refused(4, "group", name, places) == told
     assert as_json("groups") == []
 
@@ -287,7 +287,7 @@ def test_what_is_no_group_and_no_number_of_places_is_refused(two, name, places, 
 
 
 @pytest.mark.parametrize("length", ["2h", "90m", "1d", "PT2H"])
-def test_a_pause_ends_after_a_length_of_time(two, length):
+def test_pause_until_accepts_a_duration(two, length):
     hours = {"2h": 2, "90m": 1.5, "1d": 24, "PT2H": 2}[length]
     before = datetime.now(UTC)
     assert ok("pause", "report", "--until", length, "--note", "holidays") == "paused report\n"
@@ -299,7 +299,7 @@ def test_a_pause_ends_after_a_length_of_time(two, length):
 
 
 @pytest.mark.parametrize("instant", ["2035-12-01T09:00:00Z", "2035-12-01T10:00:00+01:00"])
-def test_a_pause_ends_at_an_instant_and_can_be_moved(two, instant):
+def test_pause_until_accepts_an_instant_and_can_be_changed(two, instant):
     told = [{"schedule_id": name, "changed": True} for name in ("report", "clean")]
     assert as_json("pause", "report", "clean", "--until", instant) == told
     assert {row["paused_until"] for row in as_json("list")} == {"2035-12-01T09:00:00.000Z"}
@@ -322,7 +322,7 @@ def test_a_pause_ends_at_an_instant_and_can_be_moved(two, instant):
         ("9999-12-31T23:59:59Z", "'9999-12-31T23:59:59Z' is outside the calendar"),
     ],
 )
-def test_a_time_that_is_none_is_refused_and_nothing_is_paused(two, when, told, flags):
+def test_invalid_until_is_refused_and_nothing_paused(two, when, told, flags):
     hint = "2h, or an instant such as 2026-12-01T09:00:00Z"
     said = refused(2, "pause", "report", "--until", when, *flags)
     assert said == f"--until: {told} ({hint})"
@@ -330,20 +330,20 @@ def test_a_time_that_is_none_is_refused_and_nothing_is_paused(two, when, told, f
 
 
 @pytest.mark.parametrize("when", ["2020-01-01T00:00:00Z", "0s"])
-def test_a_pause_that_would_be_over_is_refused(two, when):
+def test_pause_until_a_past_instant_is_refused(two, when):
     done = onbeat("pause", "report", "--until", when)
     assert done.exit_code in {2, 4}
     assert re.fullmatch(r"onbeat: \S*until: \S+Z is in the past \(later than \S+Z\)\n", done.stderr)
     assert not any(row["paused"] for row in as_json("list"))
 
 
-def test_one_name_that_nothing_has_and_nothing_is_paused_until_then(two):
+def test_pause_with_an_unknown_schedule_pauses_nothing(two):
     said = refused(1, "pause", "report", "rport", "--until", "2h")
     assert said == "no schedule is called 'rport' (did you mean 'report'?)"
     assert not any(row["paused"] for row in as_json("list"))
 
 
-def test_a_pause_that_is_over_ends_while_a_node_is_up(folder):  # noqa: F811 - the fixture
+def test_pause_ends_at_its_time_while_a_node_is_up(folder):  # noqa: F811 - the fixture
     write(TWO)
     with a_node(folder):
         ok("pause", "report", "--until", "1s")
@@ -373,7 +373,7 @@ def test_a_pause_that_is_over_ends_while_a_node_is_up(folder):  # noqa: F811 - t
     ],
     ids=" ".join,
 )
-def test_a_call_that_makes_no_sense_is_a_mistake_of_the_call(two, arguments):
+def test_invalid_arguments_print_the_usage(two, arguments):
     done = onbeat(*arguments)
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith("Usage: ")
@@ -389,7 +389,7 @@ def test_a_call_that_makes_no_sense_is_a_mistake_of_the_call(two, arguments):
     ],
     ids=" ".join,
 )
-def test_without_a_database_there_is_nothing_to_step_in(arguments):
+def test_verbs_without_a_database_are_refused(arguments):
     said = refused(69, *arguments)
     assert said == "onbeat.db does not exist (onbeat up creates it; --database names another)"
     assert not Path("onbeat.db").exists()

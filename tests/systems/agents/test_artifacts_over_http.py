@@ -132,7 +132,7 @@ def test_payload_refused_by_its_model_is_refused_with_the_field(program, body, f
     assert program.seen == []
 
 
-def test_one_key_is_not_two_artifacts_unless_the_first_was_refused(program):
+def test_idempotency_key_publishes_one_artifact_unless_refused(program):
     async def story():
         async with program.running(), program.api() as api:
             key = {"Idempotency-Key": "one"}
@@ -145,7 +145,7 @@ def test_one_key_is_not_two_artifacts_unless_the_first_was_refused(program):
     assert [each.status_code for each in play(story)] == [422, 201, 422]
 
 
-def test_offer_without_a_program_is_taken_by_the_next_program(program):
+def test_offer_without_a_program_is_published_by_the_next_program(program):
     async def story():
         async with program.running():
             pass  # its types are known from now on
@@ -162,7 +162,7 @@ def test_offer_without_a_program_is_taken_by_the_next_program(program):
 
 
 @pytest.mark.parametrize("name", ["Odd", "Grows"])
-def test_an_artifact_that_cannot_be_published_is_refused_and_does_not_hold_up_others(program, name):
+def test_artifact_that_cannot_be_published_is_refused_without_delaying_others(program, name):
     async def story():
         async with program.running(), program.api() as api:
             odd = await api.post("/artifacts", json={"type": name, "payload": {}})

@@ -8,7 +8,7 @@ from tests.systems.flows.panel import Flow
 
 
 @pytest.mark.req("K1", "K8", "K11", "K13", "K14", "K40", "K58", "K59", "K60")
-def test_a_flow_with_a_schedule_in_its_meta_is_launched_at_its_cron_times(world):
+def test_flow_with_a_schedule_in_its_meta_is_launched_at_its_cron_times(world):
     world.expose()
 
     async def story(its):
@@ -34,7 +34,7 @@ def test_a_flow_with_a_schedule_in_its_meta_is_launched_at_its_cron_times(world)
 
 
 @pytest.mark.req("K9", "K38")
-def test_the_timer_and_its_user_are_constants():
+def test_names_of_the_timer_and_its_user_are_constants():
     assert (TIMER_NAME, TIMER_USER) == ("Timer", "timer")
 
 
@@ -115,7 +115,7 @@ def test_launched_is_logged_only_for_launches_that_happened(world, logged, broke
 
 
 @pytest.mark.req("K17", "K18")
-def test_missed_ticks_run_once_and_the_next_is_counted_from_now(world):
+def test_missed_ticks_run_once_and_the_next_counts_from_now(world):
     world.expose()
 
     async def before(its):

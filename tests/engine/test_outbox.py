@@ -157,7 +157,7 @@ def test_message_refused_every_time_is_given_up_after_six_attempts():
 @pytest.mark.parametrize(
     "answer", [DeliveryUnknown("no answer"), RuntimeError("a defect")], ids=type
 )
-def test_message_that_may_have_arrived_is_not_sent_again(answer):
+def test_message_with_an_unknown_result_is_not_sent_again(answer):
     async def story(store, clock):
         ops = Recording(answer)
         outbox = Outbox(store, [wired(ops)])
@@ -185,7 +185,7 @@ def test_message_of_a_dead_node_is_in_doubt_and_reported():
     assert played(story) == ([], {"ops": {"in_doubt": 1}}, 1)
 
 
-def test_a_target_that_hangs_holds_up_no_other_channel_and_no_look():
+def test_hanging_channel_delays_no_other_channel():
     async def story(store, _):
         slow, quick = Hanging(DeliveryRefused("never connected")), Recording()
         outbox = Outbox(store, [wired(slow, "slow"), wired(quick, "quick")])
@@ -208,7 +208,7 @@ def test_a_target_that_hangs_holds_up_no_other_channel_and_no_look():
         (Delivered(), "sent"),
     ],
 )
-def test_stopping_waits_for_its_grace_and_keeps_what_is_known(answer, state):
+def test_stop_waits_for_its_grace_and_records_known_results(answer, state):
     async def story(store, _):
         outbox = Outbox(store, [wired(Hanging(answer))])
         await fail(store, "a")
@@ -237,7 +237,7 @@ def test_hurry_skips_the_grace_of_a_stop():
     assert played(story) == {"ops": {"in_doubt": 1}}
 
 
-def test_message_just_taken_at_a_stop_is_sent_later_and_not_in_doubt():
+def test_message_just_claimed_at_a_stop_is_sent_later():
     async def story(store, clock):
         class Slow(Failing):
             async def take_message(self, channel):
@@ -288,7 +288,7 @@ def test_failing_store_is_logged_once_and_retried(caplog):
     ] == ["notifications are delayed: the database is away"]
 
 
-def test_a_herd_of_failures_is_one_message_that_counts():
+def test_many_failures_are_one_message_with_their_count():
     async def story(store, _):
         ops = Recording()
         await fail(store, *(f"s{n}" for n in range(300)))
@@ -327,7 +327,7 @@ def test_every_marked_event_has_a_notification():
     assert notable == {type(event) for event in found.values()}
 
 
-def test_a_tick_is_missed_when_more_than_five_in_a_row_overlap():
+def test_sixth_consecutive_overlap_is_notified_as_missed():
     about = ("backup", 17, 1_767_268_800, "overlap")
     assert not RunSkipped(*about, overlaps=5).is_notable
     missed = notification_for(StoredEvent(0, RunSkipped(*about, overlaps=6)))

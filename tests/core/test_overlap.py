@@ -1,6 +1,6 @@
 """Ticks decided by policies: disabled, replaced, queued, bounded, rated, and varied around.
 
-What is there is told as in `plans`: it is New Year's Day, and the first undecided tick is at 13:00.
+Notation as in `plans`: it is New Year's Day, and the first undecided tick is at 13:00.
 """
 
 from functools import partial
@@ -81,7 +81,7 @@ class TestDisabled:
         off = a_schedule(enabled=False)
         assert decided(off, now=ms("13:00") - 1) == Plan((), Due(at("13:00"), ms("13:00")))
 
-    def test_the_schedule_comes_before_its_target(self):
+    def test_disabled_schedule_takes_precedence_over_its_disabled_target(self):
         both = a_schedule(enabled=False, run={"command": ["true"], "enabled": False})
         assert lines(decided(both, now="13:00")) == ["skip 13:00 disabled"]
 
@@ -109,7 +109,7 @@ class TestDisabled:
         assert (lines(found), found.catchups) == (["skip 13:00..15:00 (3) disabled"], 0)
         assert clock(found.due.run_at) == "16:00"
 
-    def test_there_is_no_short_way_for_it(self):
+    def test_schedule_with_a_disabled_part_is_not_plain(self):
         assert is_plain(a_schedule())
         for off, _ in OFF:
             assert not is_plain(a_schedule(**off))
@@ -136,7 +136,7 @@ class TestDisabled:
 class TestReplacing:
     """Under `overlap: replace` the newest tick runs."""
 
-    def test_with_nothing_in_its_way_it_is_launched(self):
+    def test_replace_launches_an_unblocked_tick(self):
         assert lines(decided(a_schedule(overlap="replace"), now="13:00")) == ["launch 13:00"]
 
     def test_replace_requests_cancellation_of_a_started_run_and_waits(self):
@@ -176,7 +176,7 @@ class TestReplacing:
         found = decided(a_schedule(overlap="replace"), retrying(), now="13:00")
         assert lines(found) == ["supersede 12:00", "launch 13:00"]
 
-    def test_a_manual_run_is_left_alone(self):
+    def test_replace_keeps_manual_runs(self):
         runs = [a_run(request_id="by-hand"), retrying("12:30", request_id="again")]
         assert lines(decided(a_schedule(overlap="replace"), *runs, now="13:00")) == ["launch 13:00"]
 
@@ -191,7 +191,7 @@ class TestReplacing:
             "skip 13:00 superseded", "skip 14:00 superseded", "catchup 15:00",
         ]  # fmt: skip
 
-    def test_only_what_really_starts_uses_up_runs(self):
+    def test_replace_counts_only_starts_for_max_runs(self):
         found = decided(often(overlap="replace", max_runs=2), now="13:00:40")
         assert count_starts(found.decisions) == 1
         assert clock(found.due.run_at) == "13:01"
@@ -205,7 +205,7 @@ class TestReplacing:
         assert lines(found)[-1] == "launch 13:01:40"
         assert count_starts(found.decisions) == 1
 
-    def test_catching_up_what_was_set_aside_replaces_too(self):
+    def test_resume_with_catchup_replaces_a_running_run(self):
         aside = Skip(Tick(at("15:00"), ms("15:00"), at("13:00"), 3), "paused")
         found = catch_up(a_schedule(overlap="replace"), aside, [a_run()], NO_PAST, now=ms("15:30"))
         assert lines(found) == ["end 12:00", "queue 13:00..15:00 (3) behind 12:00"]
@@ -299,7 +299,7 @@ class TestQueueLimit:
         found = decided(self.latest(), *runs, now="13:00")
         assert lines(found) == ["drop (queue_full) 11:30", "queue 13:00 behind 11:00"]
 
-    def test_missed_ticks_wait_for_a_place_where_the_first_stay(self):
+    def test_missed_ticks_wait_for_room_in_a_full_queue(self):
         runs = [a_run("11:00"), queued("11:30"), queued("12:00")]
         found = decided(self.few(catchup="all"), *runs, now="13:05")
         assert (lines(found), found.due.run_at) == ([], at("13:00"))
@@ -337,7 +337,7 @@ class TestMaxActive:
         found = decided(self.two(), waiting("11:00"), waiting("12:00"), *beside, now="13:00")
         assert lines(found) == ["skip 13:00 overlap 12:00"]
 
-    def test_an_accepted_run_counts_until_its_deadline(self):
+    def test_accepted_run_counts_for_max_active_until_its_deadline(self):
         runs = [a_run("11:00", deadline_at=ms("13:00")), a_run("12:00")]
         assert lines(decided(self.two(), *runs, now="13:00")) == ["launch 13:00"]
         still = [replace(runs[0], deadline_at=ms("13:00") + 1), runs[1]]
@@ -352,10 +352,10 @@ class TestRate:
     """So many decisions to start in any stretch of that length."""
 
     def rated(self, *when, now="13:00", **given):
-        """Say what becomes of the tick at 13:00 when runs were decided at these times."""
+        """Return the decision about the tick at 13:00 after runs decided at these times."""
         return lines(decided(a_schedule(**given), now=now, past=Past(rated=tuple(map(ms, when)))))
 
-    def test_a_tick_is_skipped_when_so_many_were_decided_within_that_time(self):
+    def test_tick_beyond_the_rate_is_skipped(self):
         assert self.rated("12:30", rate="1/hour") == ["skip 13:00 rate"]
         assert self.rated("12:30", rate="2/hour") == ["launch 13:00"]
         assert self.rated("12:10", "12:30", rate="2/hour") == ["skip 13:00 rate"]
@@ -367,11 +367,11 @@ class TestRate:
         assert self.rated("12:00", rate="1/hour") == ["launch 13:00"]
         assert self.rated("00:00", rate="1/day") == ["skip 13:00 rate"]
 
-    def test_ticks_in_one_plan_are_rated_too(self):
+    def test_rate_counts_ticks_of_the_same_plan(self):
         found = decided(often(overlap="allow", rate="2/hour"), now="13:00:40")
         assert lines(found) == ["launch 13:00", "launch 13:00:20", "skip 13:00:40 rate"]
 
-    def test_a_queued_run_was_decided_to_start(self):
+    def test_queued_run_counts_for_the_rate(self):
         found = decided(often(overlap="queue", rate="1/hour"), a_run(), now="13:00:20")
         assert lines(found) == ["queue 13:00 behind 12:00", "skip 13:00:20 rate"]
 
@@ -383,7 +383,7 @@ class TestRate:
         past = Past(rated=(ms("12:30"),))
         assert decided(a_schedule(rate="1/hour"), now="13:00", past=past).due.run_at == at("14:00")
 
-    def test_a_tick_that_is_skipped_for_it_uses_up_no_runs(self):
+    def test_tick_skipped_by_the_rate_does_not_count_for_max_runs(self):
         past = Past(rated=(ms("12:30"),), runs_used=1)
         found = decided(a_schedule(rate="1/hour", max_runs=2), now="13:00", past=past)
         assert (lines(found), clock(found.due.run_at)) == (["skip 13:00 rate"], "14:00")
@@ -415,10 +415,10 @@ class TestRate:
         assert self.rated("14:00", rate="1/hour") == ["skip 13:00 rate"]
         assert self.rated("14:00:01", rate="1/hour") == ["launch 13:00"]
 
-    def test_there_is_no_short_way_for_it(self):
+    def test_schedule_with_a_rate_is_not_plain(self):
         assert not is_plain(a_schedule(rate="1/hour"))
 
-    def test_a_tick_of_an_edit_whose_time_is_to_come_is_rated(self):
+    def test_edit_applies_the_rate_to_a_tick_due_later(self):
         jittered, past = a_schedule(jitter="50m", rate="1/hour"), Past(rated=(ms("12:30"),))
         found = decide_edit(jittered, at("13:00"), [], past, now=ms("13:00"))
         assert lines(found) == ["skip 13:00 rate"]
@@ -460,7 +460,7 @@ def early_and_late(**given):
 
 
 class TestJitterAround:
-    def test_a_tick_may_be_due_before_or_after_it_is_planned(self):
+    def test_jitter_around_moves_a_tick_before_or_after_its_planned_time(self):
         for schedule, sign in zip(early_and_late(), (-1, 1), strict=True):
             assert sign * (due_at(schedule, at("13:00"), NO_PAST) - ms("13:00")) > 25 * MINUTE
 
@@ -481,7 +481,7 @@ class TestJitterAround:
         for tick, after in [(NOON, 1_021_348), (NOON + 3600, -66_207), (NOON + 10_800, -759_153)]:
             assert due_at(schedule, tick, NO_PAST) - tick * 1000 == after
 
-    def test_a_tick_is_decided_when_it_is_due_though_that_is_early(self):
+    def test_tick_with_negative_jitter_is_decided_at_its_due_time(self):
         early, _ = early_and_late()
         start = due_at(early, at("13:00"), NO_PAST)
         assert decided(early, now=start - 1) == Plan((), Due(at("13:00"), start))
@@ -501,7 +501,7 @@ class TestJitterAround:
         assert decided(late, now="13:20") == Plan((), Due(at("13:00"), start))
         assert lines(decided(late, now=start)) == ["launch 13:00"]
 
-    def test_an_edit_decides_one_that_is_due_early(self):
+    def test_edit_decides_a_tick_due_before_its_planned_time(self):
         early, _ = early_and_late()
         found = decide_edit(
             early, at("13:00"), [], NO_PAST, now=due_at(early, at("13:00"), NO_PAST)
@@ -525,7 +525,7 @@ class TestJitterAround:
         st.integers(0, 300 * 86_400),
     )
     @examples(200)
-    def test_no_tick_is_further_from_its_time_and_their_order_never_changes(
+    def test_jitter_stays_within_its_length_and_keeps_the_order_of_ticks(
         self, timing, jitter, around, begin
     ):
         schedule = a_schedule(**timing, jitter=jitter, jitter_around=around)
@@ -564,9 +564,7 @@ class TestJitterAround:
 
     @given(st.sampled_from(HOURS), st.sampled_from(["1500ms", "10m", "2h"]), st.integers(0, 10**7))
     @examples(100)
-    def test_a_planner_that_is_never_late_decides_each_tick_once_when_it_is_due(
-        self, timing, jitter, begin
-    ):
+    def test_punctual_planner_decides_each_tick_once_when_due(self, timing, jitter, begin):
         schedule = a_schedule(**timing, jitter=jitter, jitter_around=True, overlap="allow")
         row, ticks = next_due(schedule, NOON + begin, NO_PAST), []
         while row is not None and len(ticks) < 30:
@@ -636,7 +634,7 @@ TICKS = st.integers(1, 6)
 
 
 def overlapped(overlap, kinds, count):
-    """Decide so many ticks at once, a second apart; return them, what was there and the decisions."""
+    """Decide several ticks in one plan, a second apart; return runs, ticks and decisions."""
     runs, ticks = there(kinds), [at("13:00") + i for i in range(count)]
     schedule = a_schedule(every="1s", grace="10m", **overlap)
     return runs, ticks, decided(schedule, *runs, now=ticks[-1] * 1000).decisions
@@ -687,7 +685,7 @@ def test_full_queue_keeps_the_first_or_the_latest_runs(limit, keep, kinds, count
 
 @given(KINDS, TICKS)
 @examples(200)
-def test_the_newest_replaces_all_that_is_there(kinds, count):
+def test_newest_tick_replaces_all_runs_of_its_schedule(kinds, count):
     runs, ticks, decisions = overlapped({"overlap": "replace"}, kinds, count)
     flying = in_flight(runs)
     started = [run for run in flying if run.status is Status.STARTED]

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from tests.web.fuzzing import HOURLY, KINDS, Fuzzer, send_all
+from tests.web.fuzz import HOURLY, KINDS, Fuzzer, send_all
 from tests.web.serving import serving
 from tests.web.waiting import eventually
 

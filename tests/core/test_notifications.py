@@ -49,7 +49,7 @@ def a_rule(*on, **fields):
 # -- rules
 
 
-def test_the_third_failure_in_a_row_is_told_and_then_no_more_until_a_recovery():
+def test_third_failure_in_a_row_is_notified_once_until_a_recovery():
     rule = a_rule("failures:3", "recovery")
     heard = [n for n in range(1, 10) if rule.hears(a_notice(failures=n))]
     assert heard == [3]
@@ -63,14 +63,14 @@ def test_recovery_is_sent_only_after_a_reported_failure():
     assert not a_rule("failures:3").hears(a_notice("recovery", failures=3))
 
 
-def test_a_success_after_failures_is_a_success_too():
+def test_success_rule_matches_recoveries():
     rule = a_rule("success")
     assert rule.hears(a_notice("success"))
     assert rule.hears(a_notice("recovery", failures=1))
     assert not a_rule("failure").hears(a_notice("success"))
 
 
-def test_a_start_is_late_from_where_the_rule_says():
+def test_late_rule_matches_from_its_threshold():
     rule = a_rule("late", late="30s")
     assert [ms for ms in (1_000, 29_999, 30_000) if rule.hears(a_notice("late", late=ms))] == [
         30_000
@@ -90,7 +90,7 @@ def test_a_start_is_late_from_where_the_rule_says():
         (["**"], "anything", True),
     ],
 )
-def test_a_channel_hears_of_the_schedules_it_names(globs, schedule_id, heard):
+def test_rule_matches_schedules_by_pattern(globs, schedule_id, heard):
     assert a_rule("failure", schedules=globs).hears(a_notice(schedule_id=schedule_id)) is heard
 
 
@@ -133,22 +133,22 @@ def test_message_text_has_the_command_to_investigate():
         (a_notice("test"), "a test: this channel works"),
     ],
 )
-def test_each_kind_has_its_headline(notice, content):
+def test_every_kind_of_notification_has_a_headline(notice, content):
     assert headline(notice) == content
 
 
-def test_a_stuck_run_is_told_with_the_limit_that_it_exceeds():
+def test_stuck_run_is_notified_with_its_limit():
     by_field = a_notice("stuck", reason="warn_after", lasts=7_200_000, limit=3_600_000)
     by_past = a_notice("stuck", reason="p99", lasts=7_200_000, limit=90_000)
     assert why(by_field) == "its warn_after is 1h"
     assert why(by_past) == "three times the p99 of its last runs is 1m30s"
 
 
-def test_a_tick_missed_by_overlap_is_told_with_why():
+def test_overlap_miss_is_notified_with_the_reason():
     assert "in flight" in why(a_notice("missed", reason="overlap"))
 
 
-def test_a_range_of_ticks_is_told_from_its_first_to_its_last():
+def test_range_of_ticks_is_notified_with_first_and_last():
     notice = a_notice("missed", reason="missed", first_run_at=NOON - 3600, tick_count=61)
     assert "planned  2026-01-01T11:00:00Z to 2026-01-01T12:00:00Z" in text(
         compose_message([notice])
@@ -157,7 +157,7 @@ def test_a_range_of_ticks_is_told_from_its_first_to_its_last():
 
 @pytest.mark.parametrize("reason", REASONS)
 @pytest.mark.parametrize("error", ["", "it broke"])
-def test_no_reason_is_told_with_a_gap_in_its_sentence(reason, error):
+def test_every_reason_sentence_is_complete(reason, error):
     content = why(a_notice(reason=reason, error=error))
     assert "{" not in content
     assert error in content
@@ -168,7 +168,7 @@ def test_no_reason_is_told_with_a_gap_in_its_sentence(reason, error):
     }  # reasons without a notification
 
 
-def test_every_miss_says_why():
+def test_every_missed_reason_has_a_sentence():
     assert all(why(a_notice("missed", reason=reason)) for reason in MISSED_REASONS)
 
 
@@ -182,14 +182,14 @@ def test_message_lists_fifty_notices_and_counts_the_rest():
 
 
 @given(st.text())
-def test_the_first_line_of_anything_is_one_short_line(anything):
+def test_first_line_is_short_and_printable(anything):
     line = first_line(anything)
     assert line.isprintable()
     assert len(line) <= LONGEST_LINE
     assert first_line(line) == line
 
 
-def test_the_first_line_is_the_first_that_says_anything():
+def test_first_line_skips_empty_lines():
     assert first_line("\n \r\nTraceback:\tlast\x00\nmore") == "Traceback: last"
 
 
@@ -221,7 +221,7 @@ def test_delivered_or_permanently_refused_message_is_final():
     assert delivery_result(a_letter(), Delivered()) == DeliveryResult("sent")
 
 
-def test_a_target_may_ask_for_more_time_but_not_for_ever():
+def test_requested_wait_of_a_receiver_is_limited():
     assert delivery_result(a_letter(), DeliveryRefused("429", wait=60_000)).wait == 60_000
     assert delivery_result(a_letter(), DeliveryRefused("429", wait=1)).wait == 5_000
     assert delivery_result(a_letter(), DeliveryRefused("429", wait=10**9)).wait == 3_600_000
@@ -239,7 +239,7 @@ def refusal(given):
     return str(refused.value)
 
 
-def test_a_channel_is_read_with_its_rule():
+def test_channel_is_read_with_its_rule():
     given = tomllib.loads("""
     [notify.ops]
     webhook = "https://hooks.example/x"
@@ -264,14 +264,23 @@ def test_channel_reports_failures_and_recoveries_by_default():
 @pytest.mark.parametrize(
     ("given", "content"),
     [
-        (3, '3 is not a mapping of channel names to their settings ([notify.ops] with webhook = "https://...")'),
+        (
+            3,
+            '3 is not a mapping of channel names to their settings ([notify.ops] with webhook = "https://...")',
+        ),
         ({"o s": {}}, "'o s' is not a valid channel name (letters, digits, dots, - and _)"),
-        ({"ops": 3}, 'ops: the channel is not a mapping ([notify.ops] with webhook = "https://...")'),
+        (
+            {"ops": 3},
+            'ops: the channel is not a mapping ([notify.ops] with webhook = "https://...")',
+        ),
         ({"ops": {}}, "ops: the channel has no destination (one of webhook, smtp, apprise)"),
         ({"ops": HOOK | MAIL}, "ops: it has webhook and smtp (one of webhook, smtp, apprise)"),
         ({"ops": HOOK | {"onn": []}}, "ops.onn: no field has this name (did you mean 'on'?)"),
         ({"ops": HOOK | {"to": []}}, "ops.to: no field has this name (known: "),
-        ({"ops": HOOK | {"on": "failure"}}, "ops.on: 'failure' is not a list with at least one item ("),
+        (
+            {"ops": HOOK | {"on": "failure"}},
+            "ops.on: 'failure' is not a list with at least one item (",
+        ),
         ({"ops": HOOK | {"on": []}}, "ops.on: [] is not a list with at least one item ("),
         (
             {"ops": HOOK | {"on": ["late", "failure", "recvery"]}},
@@ -300,12 +309,18 @@ def test_channel_reports_failures_and_recoveries_by_default():
             {"ops": {"webhook": "secret://../x"}},
             "ops.webhook: it is not a valid name of a secret (",
         ),
-        ({"ops": HOOK | {"headers": {"Host": "x"}}}, "ops.headers: the header 'Host' cannot be set ("),
+        (
+            {"ops": HOOK | {"headers": {"Host": "x"}}},
+            "ops.headers: the header 'Host' cannot be set (",
+        ),
         (
             {"ops": HOOK | {"headers": {"A": "a\r\nB: c"}}},
             "ops.headers.A: it is too long, or contains",
         ),
-        ({"ops": MAIL | {"smtp": "mail.example"}}, "ops.smtp: the value is not the URL of a mail server ("),
+        (
+            {"ops": MAIL | {"smtp": "mail.example"}},
+            "ops.smtp: the value is not the URL of a mail server (",
+        ),
         (
             {"ops": MAIL | {"smtp": "smtp://me:s3cret@h"}},
             'ops.smtp: the URL contains a password (set password = "${env:NAME}")',
@@ -321,7 +336,10 @@ def test_channel_reports_failures_and_recoveries_by_default():
             "ops.to[1]: 'a@b\\r\\nBcc: c@d' is not",
         ),
         ({"ops": MAIL | {"to": ["a@b,c@d"]}}, "ops.to[0]: 'a@b,c@d' is not an email address ("),
-        ({"ops": MAIL | {"from": "me"}}, "ops.from: 'me' is not an email address (onbeat@example.org)"),
+        (
+            {"ops": MAIL | {"from": "me"}},
+            "ops.from: 'me' is not an email address (onbeat@example.org)",
+        ),
     ],
 )
 def test_invalid_channel_is_refused_by_field_without_secrets(given, content):
@@ -330,7 +348,7 @@ def test_invalid_channel_is_refused_by_field_without_secrets(given, content):
     assert "s3cret" not in found
 
 
-def test_what_is_shown_of_a_channel_holds_no_secret():
+def test_shown_channel_contains_no_secret():
     given = {
         "hook": {"webhook": "https://me:s3cret@hooks.example:8443/s3cret?k=s3cret"},
         "env": {"webhook": "${env:HOOK}"},
@@ -345,7 +363,7 @@ def test_what_is_shown_of_a_channel_holds_no_secret():
     assert not any("s3cret" in repr(channel) for channel in channels)
 
 
-def test_references_are_filled_and_what_they_come_to_is_checked():
+def test_references_of_a_channel_are_resolved_and_validated():
     (channel,) = read_channels({"ops": {"webhook": "${env:HOOK}", "headers": {"A": "${env:A}"}}})
     filled = channel.filled(lambda text: {"${env:HOOK}": "https://h/p", "${env:A}": "b"}[text])
     assert (filled.address, filled.headers) == ("https://h/p", (("A", "b"),))
@@ -356,7 +374,7 @@ def test_references_are_filled_and_what_they_come_to_is_checked():
         assert wrong not in str(refused.value)
 
 
-def test_the_page_has_channels_that_can_be_read_and_every_kind_and_field():
+def test_notifications_page_has_valid_channels_and_every_field():
     page = (Path(__file__).parents[2] / "docs" / "notifications.md").read_text()
     (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     ops, boss = read_channels(tomllib.loads(example)["notify"])
@@ -384,6 +402,6 @@ def test_the_page_has_channels_that_can_be_read_and_every_kind_and_field():
         ("smtp://[::1]:2525", MailServer("::1", 2525, "", is_encrypted=False)),
     ],
 )
-def test_a_server_has_its_usual_port(address, server):
+def test_mail_server_has_the_default_port_of_its_scheme(address, server):
     assert MailServer.of(address) == server
     assert server.is_here is (server.host == "::1")

@@ -83,13 +83,13 @@ class TestAfter:
             ms("13:05") + 30 * SECOND, "error"
         )
 
-    def test_the_reason_of_a_failure_is_kept(self):
+    def test_failed_run_has_the_reason_of_its_failure(self):
         timeout = Failed("too long", "timeout")
         assert self.follows(timeout) == Finish(Status.FAILED, "timeout")
         assert self.follows(timeout, retry=["30s"]).reason == "timeout"
 
     @pytest.mark.parametrize("reason", ["exit", "timeout", "error", "launch_failed"])
-    def test_a_policy_may_have_retries_for_some_reasons_only(self, reason):
+    def test_failure_is_retried_only_for_reasons_of_retry_on(self, reason):
         retry = {"delays": ["30s", "2m"], "on": ["exit"]}
         found = self.follows(Failed("it failed", reason), retry=retry)
         again = Retry(ms("13:00") + 30 * SECOND, "exit")
@@ -151,7 +151,7 @@ class TestAfter:
             (Lost(), Finish(Status.FAILED, "lost", queued("12:30"))),
         ],
     )
-    def test_a_tick_that_waits_in_the_queue_takes_the_turn_of_a_retry(self, outcome, ended):
+    def test_queued_tick_takes_precedence_over_a_retry(self, outcome, ended):
         found = self.follows(
             outcome, queued("12:30"), overlap="queue", retry=["30s"], on_lost="retry"
         )
@@ -162,7 +162,7 @@ class TestAfter:
         assert found == Retry(ms("13:00") + 30 * SECOND, "error")
 
     @pytest.mark.parametrize("outcome", [Succeeded(), BROKEN, Canceled("asked to"), Lost()])
-    def test_every_end_of_a_run_releases_the_first_of_the_queue(self, outcome):
+    def test_ended_run_releases_the_first_of_the_queue(self, outcome):
         found = self.follows(outcome, queued("12:40"), queued("12:20"), queued("12:30"))
         assert found.release == queued("12:20")
 
@@ -268,7 +268,7 @@ class TestAccepted:
         assert to_release(runs, now=ms("13:00") - 1) is None
         assert to_release(runs, now=ms("13:00")) == queued("12:30")
 
-    def test_the_deadline_of_one_that_waits_to_start_is_another(self):
+    def test_start_deadline_of_a_waiting_run_does_not_end_its_flight(self):
         assert waiting(deadline_at=ms("12:30")).in_flight(ms("13:00"))
 
 
@@ -283,7 +283,7 @@ class TestBusy:
     def test_busy_target_is_retried_at_the_time_it_requested(self):
         assert self.follows() == Retry(ms("13:05"), "busy", is_deferral=True)
 
-    def test_whether_or_not_there_are_retries_and_however_often(self):
+    def test_busy_target_is_retried_without_limit_and_without_a_retry_policy(self):
         found = self.follows(schedule=a_schedule(), attempt=50, deferrals=49)
         assert found == Retry(ms("13:05"), "busy", is_deferral=True)
 
@@ -330,7 +330,7 @@ class TestRetryJitter:
         )
 
     @pytest.mark.parametrize(("attempt", "least"), [(1, 30 * SECOND), (2, 2 * MINUTE)])
-    def test_a_delay_is_longer_by_up_to_that_and_never_shorter(self, attempt, least):
+    def test_retry_jitter_only_lengthens_a_delay(self, attempt, least):
         found = [self.delay(run_id, attempt, **VARIED) - least for run_id in range(500)]
         assert 0 <= min(found) < 100
         assert 4900 < max(found) <= 5 * SECOND
@@ -357,9 +357,7 @@ class TestRun:
             (3, 2, "FAILED"),
         ],
     )
-    def test_ended_while_it_waits_it_was_skipped_unless_an_attempt_failed(
-        self, attempt, deferrals, status
-    ):
+    def test_waiting_run_ends_as_skipped_unless_an_attempt_failed(self, attempt, deferrals, status):
         run = waiting(attempt=attempt, deferrals=deferrals)
         assert run.unstarted_status is Status[status]
 
@@ -378,16 +376,16 @@ class TestRun:
         assert waiting(is_backfill=True, leased=True).in_flight(ms("13:00"))
         assert a_run(is_backfill=True).in_flight(ms("13:00"))
 
-    def test_asked_to_end_it_is_in_flight_until_it_has_ended(self):
+    def test_run_to_be_canceled_is_in_flight_until_it_ends(self):
         assert a_run(ending="superseded").in_flight(ms("13:00"))
 
 
 class TestReleasing:
-    def test_an_empty_queue_releases_nobody(self):
+    def test_empty_queue_releases_no_run(self):
         assert to_release([], now=ms("13:00")) is None
         assert to_release([retrying(), waiting(due_at=ms("14:00"))], now=ms("13:00")) is None
 
-    def test_the_earliest_tick_is_first_in_whatever_order_they_come(self):
+    def test_earliest_queued_tick_is_released_first(self):
         runs = [queued("12:30"), queued("12:10"), queued("12:20")]
         assert to_release(runs, now=ms("13:00")) == queued("12:10")
 
@@ -420,13 +418,13 @@ class TestReleasing:
         assert lines(found)[0] == "release 12:30"
 
 
-class TestJudging:
+class TestRecheck:
     """A run that was decided before it was due is judged again when it is."""
 
     def judged(self, run, *others, **given):
         return recheck_overlap(a_schedule(**given), run, [run, *others], now=ms("13:00"))[-1]
 
-    def test_with_nothing_in_its_way_it_is_launched(self):
+    def test_recheck_launches_an_unblocked_run(self):
         run = waiting("12:50", due_at=ms("13:00"))
         assert self.judged(run) == Launch(Tick(at("12:50"), ms("13:00")))
         assert self.judged(run, a_run(request_id="by-hand"), queued("12:55")) == Launch(
@@ -458,11 +456,11 @@ class TestJudging:
         second = waiting("12:55", due_at=ms("12:59"), leased=True)
         assert words(self.judged(first, second)) == "skip 12:50 overlap 12:55"
 
-    def test_a_manual_run_goes_ahead(self):
+    def test_recheck_launches_a_manual_run_beside_others(self):
         by_hand = waiting("12:50", request_id="by-hand")
         assert words(self.judged(by_hand, a_run("12:55"))) == "launch 12:50"
 
-    def test_a_retry_is_judged_like_any_other(self):
+    def test_recheck_skips_a_retry_behind_a_newer_run(self):
         retry = retrying("12:50", due="13:00")
         assert words(self.judged(retry)) == "launch 12:50"
         assert words(self.judged(retry, a_run("12:55"))) == "skip 12:50 superseded 12:55"
@@ -473,7 +471,7 @@ class TestJudging:
         found = recheck_overlap(a_schedule(overlap=overlap), asked_for, [a_run()], now=ms("13:00"))
         assert lines(found) == ["queue 09:00 behind 12:00"]
 
-    def test_unless_there_is_room(self):
+    def test_recheck_launches_a_backfill_within_max_active(self):
         asked_for = waiting("09:00", is_backfill=True, due_at=ms("12:58"))
         assert words(self.judged(asked_for, a_run(), overlap="allow")) == "launch 09:00"
         two = {"overlap": "allow", "max_active": 2}
@@ -490,7 +488,7 @@ class TestJudging:
         assert words(found) == "skip 12:50 overlap 11:00"
 
 
-class TestJudgingReplacements:
+class TestRecheckUnderReplace:
     def judged(self, run, *others):
         schedule = a_schedule(overlap="replace")
         return lines(recheck_overlap(schedule, run, [run, *others], now=ms("13:00")))
@@ -501,7 +499,7 @@ class TestJudgingReplacements:
         asked = a_run(ending="superseded")
         assert self.judged(run, asked) == ["queue 12:50 behind 12:00"]
 
-    def test_an_older_one_that_is_not_started_makes_way(self):
+    def test_recheck_under_replace_supersedes_an_older_unstarted_run(self):
         run = waiting("12:50", due_at=ms("13:00"))
         assert self.judged(run, waiting()) == ["supersede 12:00", "launch 12:50"]
         found = self.judged(run, waiting("11:00"), a_run())
@@ -513,15 +511,15 @@ class TestJudgingReplacements:
         assert self.judged(run, other) == ["skip 12:50 superseded 12:55"]
         assert self.judged(run, a_run(), other)[-1].startswith("skip 12:50 superseded")
 
-    def test_a_retry_replaces_nothing_newer(self):
+    def test_retry_does_not_replace_a_newer_run(self):
         retry = retrying("12:50", due="13:00")
         assert self.judged(retry, a_run("12:55")) == ["skip 12:50 superseded 12:55"]
 
-    def test_a_manual_run_replaces_nothing(self):
+    def test_manual_run_replaces_no_other(self):
         assert self.judged(waiting("12:50", request_id="x"), a_run()) == ["launch 12:50"]
 
 
-class TestMakingWay:
+class TestDisplace:
     def test_displace_without_runs_waits_for_none(self):
         assert displace([]) == ([], None)
 
@@ -557,7 +555,7 @@ def test_every_outcome_is_decided_and_canceled_runs_are_not_retried(outcome, end
         ("http", Failed("503"), None), ("command", Lost(), None), ("command", Canceled("x"), None),
     ],
 )  # fmt: skip
-def test_a_condition_holds_or_not_or_nobody_could_tell(kind, outcome, answer):
+def test_condition_outcome_is_true_false_or_unknown(kind, outcome, answer):
     assert condition_holds(Target(kind, {kind: "x"}), outcome) is answer
 
 

@@ -1,4 +1,4 @@
-"""What the page about operating says is so: its commands work, its tables are whole."""
+"""The page about operating: its commands work, and its tables are complete."""
 
 import ast
 import asyncio
@@ -67,7 +67,7 @@ def shell(tmp_path, monkeypatch):
     call("onbeat down")
 
 
-def test_a_backup_is_made_and_put_back_by_the_commands_that_are_shown(shell, tmp_path):
+def test_documented_commands_make_and_restore_a_backup(shell, tmp_path):
     clock = ManualClock(time.time_ns() // 1_000_000 - HOURS * 3_600_000)
 
     async def live():
@@ -91,7 +91,7 @@ def test_a_backup_is_made_and_put_back_by_the_commands_that_are_shown(shell, tmp
     assert not (tmp_path / "it-ran").exists()
 
 
-def test_room_is_given_back_by_the_command_that_is_shown(shell):
+def test_documented_command_shrinks_the_database_file(shell):
     async def live():
         async with Onbeat("sqlite:///onbeat.db"):
             pass
@@ -101,7 +101,7 @@ def test_room_is_given_back_by_the_command_that_is_shown(shell):
     shell(line)
 
 
-def test_the_commands_that_look_are_there(shell, tmp_path):
+def test_documented_health_checks_work(shell, tmp_path):
     asyncio.run(_make())
     for line in commands("Health checks"):
         shell(line)
@@ -112,7 +112,7 @@ async def _make():
         pass
 
 
-def test_every_check_of_the_doctor_is_in_its_table():
+def test_every_doctor_check_is_in_the_table():
     names = set()
     for path in (ROOT / "src" / "onbeat" / "doctor").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -142,7 +142,7 @@ def names_of_peers():
     return found
 
 
-def test_every_figure_is_in_its_table():
+def test_every_metric_is_in_the_table():
     now = 1_767_268_800_000
     node = NodeRow("1", "here:1", frozenset(), frozenset(), now, now, "1", "2026a", 0)
     overview = Overview(now, True, 0, 0, 0, None, {}, [node])
@@ -153,7 +153,7 @@ def test_every_figure_is_in_its_table():
     assert sorted(first_cells("Metrics")) == sorted(there)
 
 
-def test_a_token_for_prometheus_is_made_by_the_command_that_is_shown(shell):
+def test_documented_command_creates_a_prometheus_token(shell):
     asyncio.run(_make())
     (line,) = commands("Metrics")
     assert shell(line).strip()

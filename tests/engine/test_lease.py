@@ -1,4 +1,4 @@
-"""A node's lease: when it holds, when it does not, and who notices."""
+"""The lease of a node: when it holds, when it expires, and how it is renewed."""
 
 import asyncio
 import contextlib
@@ -82,7 +82,7 @@ def test_lapse_of_a_renewed_lease_is_counted():
     assert (lease.holds, lease.lapses) == (True, 0)
 
 
-def test_a_node_that_others_forgot_has_none():
+def test_forgotten_node_has_no_lease():
     lease, _ = kept((0, HeartbeatResult(is_known=False)))
     assert not lease.holds
     assert lease.is_forgotten
@@ -120,7 +120,7 @@ def test_renewal_in_a_thread_continues_while_the_loop_is_blocked(monkeypatch):
     assert threading.get_ident() not in beats
 
 
-def test_work_in_a_thread_that_is_ended_before_it_began_ends(monkeypatch):
+def test_renewal_thread_cancelled_before_its_start_ends(monkeypatch):
     monkeypatch.undo()
 
     async def story():

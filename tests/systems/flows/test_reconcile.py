@@ -22,7 +22,7 @@ from onbeat.testing import a_schedule
 from tests.systems.flows.conftest import HOURLY, KEY, URL
 
 
-def test_an_edit_is_picked_up_at_the_next_interval_without_a_restart(world):
+def test_edit_is_applied_at_the_next_interval_without_a_restart(world):
     world.settings = {"flows_interval": 50}
     world.hourly()
 
@@ -138,7 +138,7 @@ def test_timer_starts_without_exposes_and_reads_them_later(world):
     assert world.play(story) == (0, 1)
 
 
-def test_flow_whose_id_is_taken_is_ignored_and_logged(world):
+def test_flow_with_a_conflicting_id_is_ignored_and_logged(world):
     async def story(its):
         await its.beat.define(read_schedule(KEY, {"every": "1h", "run": {"command": ["true"]}}))
         its.hourly()
@@ -245,7 +245,7 @@ def test_main_loop_of_the_timer_keeps_its_lock_up_to_date(world):
 
 
 @pytest.mark.req("K33")
-def test_modules_of_flows_offer_the_names_that_others_use():
+def test_flow_modules_export_the_names_of_the_origin():
     said = """
 from onbeat.systems.flows.config import *
 from onbeat.systems.flows.system import FlowTimer
@@ -259,7 +259,7 @@ print(read_config({"cron": "0 9 * * *"}).cron, schedule_id_of(schedule_key("a", 
 
 
 @pytest.mark.req("K42")
-def test_a_timer_can_be_tested_without_a_node_and_with_one(world):
+def test_flow_timer_can_be_tested_with_and_without_a_node(world):
     """A test needs only the exposes and the store."""
     world.hourly()
 
@@ -316,7 +316,7 @@ def test_environment_names_of_the_origin_apply_where_the_timer_is_used(tmp_path)
 
 
 @pytest.mark.req("K47", "K8")
-def test_the_panel_and_the_row_of_a_run_name_the_same_user(world):
+def test_panel_and_run_row_name_the_same_user(world):
     """`KODO_TIMER_USER` sets `flows_user`: see above."""
     world.settings = {"flows_user": "cronos"}
     world.panel.users["cronos"] = "sesame"
@@ -361,7 +361,7 @@ def test_unknown_panel_user_fails_the_run_and_is_named(world):
 
 
 @pytest.mark.req("K41", "K44", "K45")
-def test_the_log_file_has_more_than_the_console(world, logged, caplog):
+def test_log_file_has_a_lower_level_than_the_console(world, logged, caplog):
     world.settings = {"flows_std_level": "WARNING"}
     caplog.set_level(logging.DEBUG)
     world.expose("reports", (URL, HOURLY), ("/-/x", "schedule: {cron: 5}"))
@@ -376,7 +376,7 @@ def test_the_log_file_has_more_than_the_console(world, logged, caplog):
     assert timer_logger().handlers == []  # nothing is left behind
 
 
-def test_a_log_file_that_cannot_be_written_stops_nothing(world):
+def test_unwritable_log_file_does_not_stop_the_timer(world):
     (world.folder / "file").write_text("")
     world.settings = {"flows_log_file": str(world.folder / "file" / "timer.log")}
     world.hourly()

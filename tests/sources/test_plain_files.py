@@ -49,7 +49,7 @@ def test_unreadable_file_is_refused_with_its_path_and_the_reason(tmp_path, name,
     assert problem in str(refused.value)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path):
+def test_missing_plain_file_is_refused(tmp_path):
     with pytest.raises(InvalidFile, match="cannot be read: No such file"):
         read_fields(tmp_path / "a.yaml")
 

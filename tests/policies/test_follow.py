@@ -21,7 +21,7 @@ def after(outcome="success", schedule="a", **given):
 @pytest.mark.parametrize("ends", ["success", "failure"])
 @pytest.mark.parametrize("awaits", ["success", "failure", "completion"])
 @awaited
-async def test_a_schedule_runs_when_another_has_ended_as_it_awaits(world, ends, awaits):
+async def test_schedule_follows_the_outcome_of_another(world, ends, awaits):
     world.answer_with("a", Succeeded() if ends == "success" else BROKEN)
     await world.define(a=HOURLY, b=after(awaits))
     assert (await world.schedule("b")).next_run_at is None
@@ -30,7 +30,7 @@ async def test_a_schedule_runs_when_another_has_ended_as_it_awaits(world, ends, 
 
 
 @awaited
-async def test_one_follows_another_along_a_chain(world):
+async def test_schedules_follow_each_other_along_a_chain(world):
     await world.define(a=HOURLY, b=after(), c=after(schedule="b"), d=after(schedule="c"))
     await world.passes("1h")
     assert world.started() == ["a", "b", "c", "d"]
@@ -38,7 +38,7 @@ async def test_one_follows_another_along_a_chain(world):
 
 
 @awaited
-async def test_why_names_the_ticks_around_one_that_follows_runs(world):
+async def test_why_names_the_neighbours_of_a_follower_tick(world):
     await world.define(a=HOURLY, b=after(delay="10m"))
     for _ in range(4):
         await world.passes("1h")
@@ -52,7 +52,7 @@ async def test_why_names_the_ticks_around_one_that_follows_runs(world):
 
 
 @awaited
-async def test_a_delay_counts_from_the_end_of_the_run(world):
+async def test_follower_delay_counts_from_the_end_of_the_run(world):
     world.answer_with("a", ACCEPTED)
     await world.define(a=HOURLY | {"timeout": "12h", "overlap": "allow"}, b=after(delay="30m"))
     await world.is_now("13:10")
@@ -66,7 +66,7 @@ async def test_a_delay_counts_from_the_end_of_the_run(world):
 
 
 @awaited
-async def test_end_before_the_tick_is_decided_joins_it(world):
+async def test_event_before_the_tick_is_decided_joins_it(world):
     await world.define(a=HOURLY, b=after(delay="150m"))
     for _ in range(7):
         await world.passes("30m")
@@ -83,7 +83,7 @@ async def first_end(world):
 
 
 @awaited
-async def test_only_the_last_attempt_is_the_end_of_a_run(world):
+async def test_only_the_last_attempt_triggers_followers(world):
     world.answer_with("a", Failed("no"), Failed("no"), Succeeded())
     await world.define(
         a=HOURLY | {"retry": ["1m", "1m"]}, b=after("failure"), c=after("success"), d=after("completion")
@@ -114,7 +114,7 @@ async def test_skipped_run_is_not_followed(world):
 
 
 @awaited
-async def test_a_target_that_was_only_busy_has_not_ended(world):
+async def test_busy_target_triggers_no_follower(world):
     world.answer_with("a", Busy("later", 10 * MINUTE), Succeeded())
     await world.define(a=HOURLY, b=after("completion"))
     await world.passes("1h", "5m")
@@ -146,7 +146,7 @@ async def test_paused_schedule_does_not_follow_and_records_it_when_resumed(world
 
 
 @awaited
-async def test_a_schedule_may_follow_another_and_the_clock(world):
+async def test_schedule_may_follow_another_and_the_clock(world):
     await world.define(a=HOURLY, b={"any": [{"daily": "13:30"}, after(delay="10m")]})
     for time in ("13:00", "13:10", "13:30", "14:00", "14:10"):
         await world.is_now(time)
@@ -184,7 +184,7 @@ async def test_unknown_schedule_cannot_be_followed(world):
 
 
 @awaited
-async def test_both_can_be_defined_in_one_call_in_any_order(world):
+async def test_follower_and_followed_are_defined_in_one_call_in_any_order(world):
     await world.define(b=after(), a=HOURLY)
     await world.passes("1h", "1m")
     assert world.started() == ["a", "b"]
@@ -203,7 +203,7 @@ async def test_edited_follower_follows_only_its_new_schedule(world):
 
 
 @awaited
-async def test_a_schedule_can_run_so_long_after_its_last_success(world):
+async def test_schedule_runs_a_delay_after_its_last_success(world):
     world.answer_with("sync", ACCEPTED)
     await world.define(sync={"any": [{"at": "2026-01-01T13:00"}, {"after": {"success": "30m"}}], "timeout": "12h"})  # fmt: skip
     await world.is_now("13:07")
@@ -217,7 +217,7 @@ async def test_a_schedule_can_run_so_long_after_its_last_success(world):
 
 
 @awaited
-async def test_after_a_failure_nothing_follows_its_own_success(world):
+async def test_failure_triggers_no_tick_after_a_success(world):
     world.answer_with("sync", BROKEN)
     await world.define(sync={"any": [{"at": "2026-01-01T13:00"}, {"after": {"success": "30m"}}]})
     await world.is_now("13:00")
@@ -233,7 +233,7 @@ def file(tmp_path):
 
 
 @awaited
-async def test_a_start_is_followed_once_also_the_very_first_of_a_program_that_decorates_it(file):
+async def test_each_start_is_followed_once_including_the_first(file):
     started, clock = [], ManualClock("2026-01-01T12:00:00Z")
     for length in ("0s", "5h"):
         world = PolicyHarness(file, clock=clock)
@@ -271,7 +271,7 @@ async def test_schedule_defined_after_a_start_waits_for_the_next_start(file):
 
 
 @awaited
-async def test_a_start_is_independent_of_the_other_triggers(file):
+async def test_startup_tick_is_independent_of_other_triggers(file):
     world = PolicyHarness(file)
     combined = startup("10m") | every("1h")
     world.beat.schedule(combined, name="report")(lambda: None)
@@ -282,7 +282,7 @@ async def test_a_start_is_independent_of_the_other_triggers(file):
 
 
 @awaited
-async def test_a_start_is_used_up_even_if_its_tick_is_skipped(file):
+async def test_skipped_startup_tick_is_not_repeated(file):
     first = PolicyHarness(file)
     async with first.beat:
         await first.define(report={"startup": "1m", "enabled": False})
@@ -295,7 +295,7 @@ async def test_a_start_is_used_up_even_if_its_tick_is_skipped(file):
 
 
 @awaited
-async def test_a_paused_one_does_not_follow_a_start(file):
+async def test_paused_schedule_does_not_follow_a_start(file):
     first = PolicyHarness(file)
     async with first.beat:
         await first.define(report={"startup": "1m"})

@@ -1,4 +1,4 @@
-"""Applying the definitions of a source: what it would do is told first, and then exactly that is done."""
+"""Definitions of a source: the plan shows the changes, and apply makes exactly those."""
 
 import asyncio
 from functools import wraps
@@ -65,7 +65,7 @@ def kinds(changes):
 
 
 @lived
-async def test_a_plan_says_of_each_schedule_what_would_become_of_it(world):
+async def test_plan_has_the_kind_of_change_of_each_schedule(world):
     await world.apply(a_schedule("same"), a_schedule("other"), a_schedule("old"))
     await world.service.define([a_schedule("theirs")], source="elsewhere")
     found = await world.plan(a_schedule("same"), a_schedule("other", every="2h"), a_schedule("new"), a_schedule("theirs"))  # fmt: skip
@@ -79,7 +79,7 @@ async def test_a_plan_says_of_each_schedule_what_would_become_of_it(world):
 
 
 @lived
-async def test_a_plan_tells_which_ticks_are_gained_and_lost_in_the_next_week(world):
+async def test_plan_has_the_ticks_gained_and_lost_within_a_week(world):
     await world.apply(a_schedule("a", cron="0 9 * * *"), a_schedule("b"))
     found = await world.plan(a_schedule("a", cron="0 9 * * MON-FRI"), a_schedule("c", every="30m"), prune=True)  # fmt: skip
     assert {e.schedule_id: (e.effect.gained, e.effect.lost) for e in found.changes} == {
@@ -91,7 +91,7 @@ async def test_a_plan_tells_which_ticks_are_gained_and_lost_in_the_next_week(wor
 
 
 @lived
-async def test_what_is_planned_is_done_at_once_and_then_there_is_nothing_to_do(world):
+async def test_apply_does_what_was_planned_and_leaves_no_changes(world):
     wish = [a_schedule("a"), a_schedule("b")]
     await world.apply(a_schedule("old"), a_schedule("a", every="2h"))
     done = await world.apply(*wish, prune=True)
@@ -104,7 +104,7 @@ async def test_what_is_planned_is_done_at_once_and_then_there_is_nothing_to_do(w
 
 
 @lived
-async def test_if_one_is_refused_none_is_defined_and_none_removed(world):
+async def test_refused_schedule_prevents_the_whole_apply(world):
     await world.apply(a_schedule("old"))
     circle = a_schedule("b", after={"schedule": "c", "outcome": "success"})
     back = a_schedule("c", after={"schedule": "b", "outcome": "success"})
@@ -114,7 +114,7 @@ async def test_if_one_is_refused_none_is_defined_and_none_removed(world):
 
 
 @lived
-async def test_what_was_changed_since_it_was_planned_is_refused(world):
+async def test_apply_is_refused_after_another_edit_since_the_plan(world):
     await world.apply(a_schedule("a"), a_schedule("b"), a_schedule("old"))
     planned = await world.plan(a_schedule("a", every="2h"), a_schedule("b"), prune=True)
     await world.service.define([a_schedule("b", every="5h")])  # it was unchanged, as planned
@@ -128,7 +128,7 @@ async def test_what_was_changed_since_it_was_planned_is_refused(world):
 
 
 @lived
-async def test_what_is_removed_was_made_by_the_same_source(world):
+async def test_prune_removes_only_schedules_of_the_same_source(world):
     await world.service.define([a_schedule("by-hand")])
     await world.service.define([a_schedule("theirs")], source="elsewhere")
     await world.apply(a_schedule("mine"), a_schedule("old"))
@@ -137,7 +137,7 @@ async def test_what_is_removed_was_made_by_the_same_source(world):
 
 
 @lived
-async def test_what_is_of_another_source_is_left_out_of_a_plan_even_if_it_is_among_the_rows(world):
+async def test_plan_ignores_rows_of_other_sources(world):
     await world.service.define([a_schedule("theirs")], source="elsewhere")
     await world.apply(a_schedule("mine"))
     found = compare([], await world.service.schedules(), source="file", now=0, prune=True)
@@ -145,7 +145,7 @@ async def test_what_is_of_another_source_is_left_out_of_a_plan_even_if_it_is_amo
 
 
 @lived
-async def test_an_id_of_another_source_is_refused_unless_it_is_taken_over(world):
+async def test_id_of_another_source_is_refused_without_take_over(world):
     await world.service.define([a_schedule("theirs")], source="elsewhere")
     await world.service.define([a_schedule("by-hand")])
     wish = [a_schedule("theirs"), a_schedule("by-hand"), a_schedule("new")]
@@ -161,7 +161,7 @@ async def test_an_id_of_another_source_is_refused_unless_it_is_taken_over(world)
 
 
 @lived
-async def test_an_edit_of_others_is_told_before_it_is_overwritten(world):
+async def test_plan_shows_the_edit_that_apply_would_overwrite(world):
     await world.apply(a_schedule("a", every="1h", timeout="5m", grace="2m"))
     ada = world.service.of(Caller("ada", "admin"))
     await ada.define([a_schedule("a", every="1h", timeout="9m", jitter="1m", grace="2m")])
@@ -181,7 +181,7 @@ async def test_an_edit_of_others_is_told_before_it_is_overwritten(world):
 
 
 @lived
-async def test_an_edit_of_others_that_the_file_has_too_is_no_change(world):
+async def test_edit_with_the_same_content_as_the_file_is_not_a_change(world):
     await world.apply(a_schedule("a"))
     await world.service.define([a_schedule("a", every="2h")])
     assert kinds(await world.plan(a_schedule("a", every="2h"))) == {"a": "unchanged"}
@@ -192,7 +192,7 @@ async def test_an_edit_of_others_that_the_file_has_too_is_no_change(world):
 
 
 @lived
-async def test_a_redeploy_never_resumes_what_is_paused(world):
+async def test_apply_never_resumes_a_paused_schedule(world):
     await world.apply(a_schedule("a"), a_schedule("b"))
     await world.service.pause("a", note="for now")
     await world.service.pause("b")
@@ -207,7 +207,7 @@ async def test_a_redeploy_never_resumes_what_is_paused(world):
 
 
 @lived
-async def test_a_redeploy_never_fires_the_past(world):
+async def test_apply_never_fires_past_ticks(world):
     await world.advance("30m")
     await world.apply(
         a_schedule("a", cron="0 0 * * *"), a_schedule("b")
@@ -226,7 +226,7 @@ async def test_a_redeploy_never_fires_the_past(world):
 
 
 @lived
-async def test_what_cannot_be_launched_is_refused_before_anything_is_planned(world):
+async def test_invalid_target_is_refused_by_the_plan(world):
     odd = a_schedule("a", run={"http": "ftp://example.com"})
     with pytest.raises(InvalidSchedule, match=r"a\.run\.http: .* is not a valid URL"):
         await world.plan(odd, a_schedule("b"))
@@ -234,7 +234,7 @@ async def test_what_cannot_be_launched_is_refused_before_anything_is_planned(wor
 
 
 @lived
-async def test_ticks_are_counted_until_that_is_too_much_work(world):
+async def test_ticks_of_a_plan_are_counted_up_to_a_work_limit(world):
     schedules = [a_schedule(name, every="1s") for name in "abc"]
     week = 7
     changes = (await world.plan(*schedules, work=2 * week)).changes
@@ -244,7 +244,7 @@ async def test_ticks_are_counted_until_that_is_too_much_work(world):
 
 
 @lived
-async def test_a_source_that_has_too_many_schedules_is_not_compared(world):
+async def test_source_with_too_many_schedules_is_refused(world):
     await world.apply(a_schedule("a"), a_schedule("b"))
     assert len((await world.plan(a_schedule("a"), most=2)).changes) == 2
     with pytest.raises(InvalidSchedule, match="schedules: the source has too many"):
@@ -252,7 +252,7 @@ async def test_a_source_that_has_too_many_schedules_is_not_compared(world):
 
 
 @lived
-async def test_too_many_schedules_are_not_forecast(world):
+async def test_snapshot_of_too_many_schedules_is_refused(world):
     await world.apply(a_schedule("a"), a_schedule("b"))
     assert len((await world.service.read_snapshot(most=2)).schedules) == 2
     with pytest.raises(InvalidSchedule, match="schedules: there are too many to forecast"):
@@ -260,7 +260,7 @@ async def test_too_many_schedules_are_not_forecast(world):
 
 
 @lived
-async def test_a_name_that_is_not_there_is_compared_with_few(world):
+async def test_suggestion_for_an_unknown_schedule_reads_few_names(world):
     asked = []
 
     async def schedules(*given, **bounds):

@@ -76,7 +76,7 @@ def test_file_created_later_is_applied(tmp_path):
     assert play(WatchedFile(file), None, lambda: file.write_text("now"), None, None) == [2]
 
 
-def test_file_that_could_not_be_applied_is_tried_again(file):
+def test_file_that_could_not_be_applied_is_retried(file):
     assert play(WatchedFile(file), lambda: file.write_text("two"), None, None, None, None, fails=2) == [1, 2, 3]  # fmt: skip
 
 

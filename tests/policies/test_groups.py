@@ -1,4 +1,4 @@
-"""Runs that wait for a place: groups, priorities, deadlines to start by, and rates."""
+"""Groups, priorities, start deadlines and rates."""
 
 import pytest
 
@@ -26,7 +26,7 @@ async def statuses(world):
 
 
 @awaited
-async def test_two_schedules_share_the_one_place_of_their_group(world):
+async def test_two_schedules_share_the_single_place_of_their_group(world):
     world.answer_with("a", ACCEPTED)
     world.answer_with("b", ACCEPTED)
     await world.define(a=IN_GROUP, b=IN_GROUP, other=HOURLY)
@@ -39,7 +39,7 @@ async def test_two_schedules_share_the_one_place_of_their_group(world):
 
 
 @awaited
-async def test_a_group_that_is_given_another_place_starts_one_more_at_once(world):
+async def test_raised_group_limit_starts_another_run_immediately(world):
     for name in "abc":
         world.answer_with(name, ACCEPTED)
     await world.define(a=IN_GROUP, b=IN_GROUP, c=IN_GROUP)
@@ -51,7 +51,7 @@ async def test_a_group_that_is_given_another_place_starts_one_more_at_once(world
 
 
 @awaited
-async def test_a_group_that_loses_a_place_ends_nothing_and_starts_nothing(world):
+async def test_lowered_group_limit_ends_no_run_and_starts_none(world):
     world.answer_with("a", ACCEPTED)
     world.answer_with("b", ACCEPTED)
     await world.define(a=IN_GROUP, b=IN_GROUP, c=IN_GROUP | {"start_deadline": "12h"})
@@ -77,7 +77,7 @@ async def test_manual_run_waits_for_a_place(world):
 
 
 @awaited
-async def test_a_run_that_waits_for_its_retry_takes_no_place(world):
+async def test_run_waiting_for_its_retry_uses_no_place(world):
     world.answer_with("a", Failed("no"), Succeeded())
     await world.define(a=IN_GROUP | {"retry": ["10m"], "priority": 1}, b=IN_GROUP)
     await world.passes("1h")
@@ -87,7 +87,7 @@ async def test_a_run_that_waits_for_its_retry_takes_no_place(world):
 
 
 @awaited
-async def test_a_run_that_is_canceled_while_it_waits_for_a_place_never_starts(world):
+async def test_run_canceled_while_waiting_for_a_place_never_starts(world):
     world.answer_with("a", ACCEPTED)
     await world.define(a=IN_GROUP, b=IN_GROUP)
     await world.passes("1h")
@@ -98,7 +98,7 @@ async def test_a_run_that_is_canceled_while_it_waits_for_a_place_never_starts(wo
 
 
 @awaited
-async def test_canceling_what_has_the_place_gives_it_to_the_next(world):
+async def test_canceled_run_passes_its_place_to_the_next(world):
     world.answer_with("a", ACCEPTED)
     await world.define(a=IN_GROUP, b=IN_GROUP)
     await world.passes("1h")
@@ -150,7 +150,7 @@ async def test_waiting_run_with_the_highest_priority_starts_first(world):
 
 
 @awaited
-async def test_a_run_that_does_not_start_in_time_is_skipped_for_its_deadline(world):
+async def test_run_not_started_by_its_deadline_is_skipped(world):
     world.answer_with("report", ACCEPTED)
     await world.define(report=HOURLY | {"overlap": "queue", "start_deadline": "90m"})
     await world.passes("1h", "1h")
@@ -175,7 +175,7 @@ async def test_run_that_waited_for_a_full_group_has_its_reason(world):
 
 
 @awaited
-async def test_run_that_starts_in_time_has_no_deadline_any_more(world):
+async def test_run_started_in_time_has_no_start_deadline(world):
     world.answer_with("report", ACCEPTED)
     await world.define(report=HOURLY | {"start_deadline": "1m"})
     await world.passes("1h", "30m")
@@ -183,7 +183,7 @@ async def test_run_that_starts_in_time_has_no_deadline_any_more(world):
 
 
 @awaited
-async def test_a_retry_has_the_time_to_start_anew(world):
+async def test_start_deadline_of_a_retry_counts_anew(world):
     world.answer_with("report", Failed("no"), Succeeded())
     await world.define(report=HOURLY | {"start_deadline": "1m", "retry": ["10m"]})
     await world.passes("1h", "10m")
@@ -194,7 +194,7 @@ async def test_a_retry_has_the_time_to_start_anew(world):
 
 
 @awaited
-async def test_no_more_runs_start_in_any_hour_than_the_rate_allows(world):
+async def test_starts_in_any_hour_never_exceed_the_rate(world):
     await world.define(report={"every": "20m", "rate": "2/hour"})
     for _ in range(6):
         await world.passes("20m")
@@ -207,7 +207,7 @@ async def test_no_more_runs_start_in_any_hour_than_the_rate_allows(world):
 
 
 @awaited
-async def test_a_rate_of_a_day_is_of_any_24_hours_and_not_of_a_date(world):
+async def test_daily_rate_applies_to_any_24_hours(world):
     await world.define(report={"every": "6h", "rate": "1/day"})
     for _ in range(8):
         await world.passes("6h")
@@ -229,7 +229,7 @@ async def test_manual_run_is_not_limited_by_the_rate(world):
 
 
 @awaited
-async def test_attempts_are_not_counted_only_runs_are(world):
+async def test_rate_counts_runs_and_not_attempts(world):
     world.answer_with("report", Failed("no"), Succeeded())
     await world.define(report={"every": "20m", "rate": "2/hour", "retry": ["1m"]})
     await world.passes("20m", "1m", "19m", "20m")

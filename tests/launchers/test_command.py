@@ -290,7 +290,7 @@ def test_attempt_has_a_private_output_file(run, tmp_path):
     assert modes == [0o600, 0o700, 0o700]
 
 
-def test_an_attempt_starts_with_an_empty_file(run):
+def test_output_file_of_an_attempt_starts_empty(run):
     run(a_script("echo of a store that was replaced"))
     assert run(a_script("echo new"))[1] == "new\n"
 
@@ -426,7 +426,7 @@ def test_a_leftover_without_the_marks_is_ended_with_its_group(run, tmp_path):
     assert not any(map(lives, pids_in(pids)))
 
 
-def test_end_of_one_run_does_not_affect_another(tmp_path):
+def test_ended_run_does_not_affect_processes_of_another(tmp_path):
     async def main():
         launcher = a_launcher(tmp_path)
         script = a_script(f"echo $$ > {tmp_path / 'pids'}; exec sleep {LONG}", run_id=70)
@@ -884,19 +884,25 @@ def test_without_proc_there_are_no_leftovers(monkeypatch):
         ({"command": ["a"], "cwd": 7}, "cwd: 7 is not a string (put it in quotes)"),
         ({"command": ["a"], "cwd": ""}, "cwd: it is empty (a string)"),
         ({"command": ["a"], "env": ["A=1"]}, "env: ['A=1'] is not a mapping ({NAME: value})"),
-        ({"command": ["a"], "env": {"A=B": "1"}}, "env: 'A=B' contains \"=\", which is not allowed in a name (NAME: value)"),
+        (
+            {"command": ["a"], "env": {"A=B": "1"}},
+            "env: 'A=B' contains \"=\", which is not allowed in a name (NAME: value)",
+        ),
         ({"command": ["a"], "env": {"": "1"}}, "env: it is empty (a string)"),
-        ({"command": ["a"], "env": {"PORT": 80}}, "env.PORT: 80 is not a string (put it in quotes)"),
+        (
+            {"command": ["a"], "env": {"PORT": 80}},
+            "env.PORT: 80 is not a string (put it in quotes)",
+        ),
         ({"command": ["a"], "evn": {}}, "evn: no field has this name (did you mean 'env'?)"),
     ],
 )
-def test_a_target_that_could_never_be_launched_is_refused(tmp_path, fields, refusal):
+def test_invalid_command_target_is_refused(tmp_path, fields, refusal):
     with pytest.raises(InvalidSchedule) as refused:
         a_launcher(tmp_path).check(Target("command", fields))
     assert str(refused.value) == refusal
 
 
-def test_a_target_that_can_be_launched_is_not_refused(tmp_path):
+def test_valid_command_target_is_accepted(tmp_path):
     fields = {"command": ["a", "b"], "cwd": "/srv", "env": {"A": ""}, "inputs": {"limit": 1}}
     launcher = a_launcher(tmp_path)
     launcher.check(Target("command", fields))

@@ -48,7 +48,7 @@ def test_a_launch_answered_200_without_a_result_is_a_failed_launch(world):
     assert "the panel returned no id" in run.error
 
 
-def test_a_flow_that_the_panel_does_not_have_is_a_failed_launch(world):
+def test_flow_unknown_to_the_panel_is_a_failed_launch(world):
     world.expose("reports", ("/-/nowhere/-/", 'schedule: {cron: "0 * * * *", retry_count: 2}'))
     run = played(world)
     assert (run.status, run.reason, run.attempt) == ("FAILED", "launch_failed", 1)
@@ -400,7 +400,7 @@ def test_invalid_flow_target_is_refused_when_defined(run, told):
     assert str(refused.value).startswith(told)
 
 
-def test_a_long_path_is_refused_as_quickly_as_a_short_one():
+def test_long_path_is_refused_quickly():
     for wrong in ("/-/" + "a" * 990 + " ", "/-" + "/a" * 498 + " ", "/-/" + "a/" * 490 + "/"):
         begun = time.perf_counter()
         with pytest.raises(InvalidSchedule):
@@ -409,7 +409,7 @@ def test_a_long_path_is_refused_as_quickly_as_a_short_one():
     assert check_url("/-/" + "a" * 990)
 
 
-def test_the_inputs_of_a_flow_may_have_templates(world):
+def test_inputs_of_a_flow_may_have_templates(world):
     async def story(its):
         run = FLOW | {"inputs": {"query": "report of {{ date }}"}}
         await its.beat.define(a_schedule("daily", every="1h", run=run))

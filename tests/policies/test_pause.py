@@ -1,4 +1,4 @@
-"""What keeps a schedule from starting anything: pauses, too many failures, and being disabled."""
+"""Schedules that start no runs: paused, paused after failures, and disabled."""
 
 import pytest
 
@@ -14,7 +14,7 @@ BROKEN = Failed("no", retryable=False)
 
 
 @awaited
-async def test_a_pause_ends_by_itself_and_leaves_one_row(world):
+async def test_pause_ends_automatically_and_leaves_one_row(world):
     await world.define(report=HOURLY)
     await world.passes("10m")
     until = world.clock.now() + 140 * MINUTE
@@ -34,7 +34,7 @@ async def test_a_pause_ends_by_itself_and_leaves_one_row(world):
 
 
 @awaited
-async def test_a_pause_in_which_nothing_was_due_leaves_no_row(world):
+async def test_pause_without_due_ticks_leaves_no_row(world):
     await world.define(report=HOURLY)
     await world.beat.pause("report", until=world.clock.now() + 30 * MINUTE)
     await world.passes("30m", "30m")
@@ -42,7 +42,7 @@ async def test_a_pause_in_which_nothing_was_due_leaves_no_row(world):
 
 
 @awaited
-async def test_a_pause_can_be_made_longer_or_without_end(world):
+async def test_pause_can_be_extended_or_made_endless(world):
     await world.define(report=HOURLY)
     now = world.clock.now()
     assert await world.beat.pause("report", until=now + HOUR)
@@ -165,7 +165,7 @@ async def test_pause_after_one_failure(world, outcome):
 
 
 @awaited
-async def test_canceled_and_skipped_runs_neither_count_nor_make_up_for_a_failure(world):
+async def test_canceled_and_skipped_runs_do_not_change_the_count_of_failures(world):
     world.answer_with("report", BROKEN, ACCEPTED, BROKEN)
     await world.define(report=HOURLY | {"pause_after": 2, "timeout": "12h"})
     await world.passes("1h", "1h")

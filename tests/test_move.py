@@ -1,4 +1,4 @@
-"""Moving from SQLite to PostgreSQL: one command, nothing lost, and never two that run."""
+"""`onbeat move` from SQLite to PostgreSQL: no row is lost, and the file is refused afterwards."""
 
 import asyncio
 import json
@@ -94,7 +94,7 @@ def moved(path, url):
     )
 
 
-def test_everything_is_as_it_was_and_goes_on(path, postgres_url):
+def test_moved_database_has_all_rows_and_continues(path, postgres_url):
     clock = ManualClock()
     before = asyncio.run(live(path, clock))
     assert moved(path, postgres_url)["schedule_runs"] == len(before[1])
@@ -117,7 +117,7 @@ def test_everything_is_as_it_was_and_goes_on(path, postgres_url):
     assert len({(row.schedule_id, row.run_at, row.request_id) for row in rows}) == len(rows)
 
 
-def test_a_waiting_run_of_an_earlier_revision_starts_by_it_after_the_move(path, postgres_url):
+def test_waiting_run_keeps_its_revision_after_a_move(path, postgres_url):
     clock = ManualClock()
 
     async def leave():
@@ -140,14 +140,14 @@ def test_a_waiting_run_of_an_earlier_revision_starts_by_it_after_the_move(path, 
     assert asyncio.run(start()) == [(["old"], 1)]
 
 
-def test_the_file_is_refused_from_then_on(path, postgres_url):
+def test_moved_file_is_refused_afterwards(path, postgres_url):
     asyncio.run(live(path, ManualClock()))
     moved(path, postgres_url)
     with pytest.raises(StoreUnusable, match=r"was moved to postgresql://127\.0\.0\.1"):
         asyncio.run(SqliteStore.open(path, clock=ManualClock()))
 
 
-def test_a_move_that_is_refused_leaves_the_file_as_it_was(path, postgres_url):
+def test_refused_move_leaves_the_file_unchanged(path, postgres_url):
     async def take():
         store = await PostgresStore.open(postgres_url, clock=ManualClock())
         await store.upsert([a_schedule("theirs")])
@@ -167,7 +167,7 @@ def test_a_move_that_is_refused_leaves_the_file_as_it_was(path, postgres_url):
     assert asyncio.run(still_there()) == kept
 
 
-def test_a_database_where_a_node_once_was_will_do(path, postgres_url):
+def test_move_to_a_database_without_schedules_is_possible(path, postgres_url):
     async def look():
         store = await PostgresStore.open(postgres_url, clock=ManualClock())
         await store.register(NODE)
@@ -179,7 +179,7 @@ def test_a_database_where_a_node_once_was_will_do(path, postgres_url):
     assert moved(path, postgres_url)["schedules"] == 4
 
 
-def test_a_move_that_was_broken_off_can_be_made_again(path, postgres_url, monkeypatch):
+def test_interrupted_move_can_be_repeated(path, postgres_url, monkeypatch):
     asyncio.run(live(path, ManualClock()))
     tables = SqliteStore.tables
 
@@ -198,7 +198,7 @@ def test_a_move_that_was_broken_off_can_be_made_again(path, postgres_url, monkey
     assert moved(path, postgres_url)["schedules"] == 4
 
 
-def test_a_file_that_has_a_node_is_not_moved(path, postgres_url):
+def test_file_held_by_a_node_is_not_moved(path, postgres_url):
     async def hold():
         store = await SqliteStore.open(path, clock=ManualClock(), inline=True)
         await store.register(NODE)
@@ -215,7 +215,7 @@ def test_a_file_that_has_a_node_is_not_moved(path, postgres_url):
         assert database.execute("SELECT * FROM meta WHERE name = 'moved_to'").fetchall() == []
 
 
-def test_it_goes_from_a_file_to_postgresql_and_no_other_way(path, postgres_url):
+def test_move_only_from_a_file_to_postgresql(path, postgres_url):
     for source, target in (
         (postgres_url, f"sqlite:///{path}"),
         ("sqlite://", postgres_url),
@@ -225,7 +225,7 @@ def test_it_goes_from_a_file_to_postgresql_and_no_other_way(path, postgres_url):
             asyncio.run(move_to_postgres(Settings(database=source), Settings(database=target)))
 
 
-def test_the_command_says_what_went_where(path, postgres_url):
+def test_move_prints_the_number_of_rows(path, postgres_url):
     asyncio.run(live(path, ManualClock()))
     command = [
         sys.executable,
@@ -245,7 +245,7 @@ def test_the_command_says_what_went_where(path, postgres_url):
     assert "the database is not empty" in again.stderr
 
 
-def test_a_file_beside_the_database_is_the_same_source_afterwards(path, postgres_url, monkeypatch):
+def test_file_of_definitions_is_the_same_source_after_a_move(path, postgres_url, monkeypatch):
     monkeypatch.chdir(path.parent)
     Path("onbeat.yaml").write_text("schedules:\n  report: {every: 1h, run: {command: ['true']}}\n")
 

@@ -33,7 +33,7 @@ class TestCatchingUp:
         (launch,) = decided(a_schedule(), now="17:30").decisions
         assert launch == Launch(Tick(at("17:00"), ms("17:00"), at("13:00"), 5), "catchup")
 
-    def test_a_day_offline_is_one_run(self):
+    def test_missed_day_is_caught_up_with_one_run(self):
         assert lines(decided(a_schedule(), now=ms("13:00") + DAY)) == [
             "catchup 13:00..2026-01-02T13:00 (25)"
         ]
@@ -73,12 +73,12 @@ class TestCatchingUp:
         found = decided(a_schedule(catchup="none"), now="13:30", allowance=0)
         assert lines(found) == ["skip 13:00 missed"]
 
-    def test_a_catch_up_that_does_not_start_takes_none_of_the_allowance(self):
+    def test_catch_up_that_does_not_start_uses_no_allowance(self):
         found = decided(a_schedule(), a_run(), now="17:30")
         assert lines(found) == ["skip 13:00..17:00 (5) overlap 12:00"]
         assert found.catchups == 0
 
-    def test_a_catch_up_queues_like_any_tick(self):
+    def test_catch_up_is_queued_like_any_tick(self):
         found = decided(a_schedule(overlap="queue"), a_run(), now="17:30")
         assert [(d.behind, d.triggered_by) for d in found.decisions] == [(at("12:00"), "catchup")]
         assert found.catchups == 1
@@ -110,7 +110,7 @@ class TestCatchingUp:
             "skip 13:00..15:00 (3) missed", "catchup 16:00..17:00 (2)",
         ]  # fmt: skip
 
-    def test_the_window_begins_with_the_tick_that_is_exactly_as_old(self):
+    def test_catchup_window_includes_a_tick_of_exactly_its_age(self):
         schedule = a_schedule(catchup_window="2h")
         assert lines(decided(schedule, now="17:00")) == [
             "skip 13:00..14:00 (2) missed", "catchup 15:00..17:00 (3)",
@@ -125,13 +125,13 @@ class TestCatchingUp:
         assert found.catchups == 0
         assert clock(found.due.run_at) == "2026-01-02T13:00"
 
-    def test_the_window_is_measured_by_when_a_tick_was_to_start(self):
+    def test_catchup_window_is_measured_from_the_due_time(self):
         hours = {"hours": "15:00-18:00", "outside": "move"}
         schedule = a_schedule(daily="13:00", within=hours, catchup_window="2h")
         assert lines(decided(schedule, now="17:00")) == ["catchup 13:00"]
         assert lines(decided(schedule, now=ms("17:00") + 1)) == ["skip 13:00 missed"]
 
-    def test_a_range_is_due_when_its_latest_was(self):
+    def test_range_has_the_due_time_of_its_latest_tick(self):
         hours = {"hours": "18:00-20:00", "outside": "move"}
         schedule = a_schedule(cron="0 13,19 * * *", within=hours)
         (launch,) = decided(schedule, now="19:30").decisions
@@ -159,7 +159,7 @@ class TestCatchingUpAll:
         found = decided(a_schedule(catchup="all", overlap=overlap), now="15:30")
         assert lines(found) == ["catchup 13:00", becomes.format("14:00"), becomes.format("15:00")]
 
-    def test_those_before_the_window_are_missed_as_one_range(self):
+    def test_catchup_all_skips_ticks_before_the_window_as_one_range(self):
         schedule = a_schedule(catchup="all", catchup_window="2h", overlap="allow")
         assert lines(decided(schedule, now="17:30")) == [
             "skip 13:00..15:00 (3) missed", "catchup 16:00", "catchup 17:00",
@@ -200,7 +200,7 @@ class TestSpreading:
     """Missed ticks start one after another over the next minute, or until the next tick."""
 
     def played(self, schedule, now, *unfinished, first="13:00", **asked):
-        """Plan as a store does until nothing is due; say when ticks were decided, in ms from now."""
+        """Plan like a store until nothing is due; return when ticks were decided (ms from now)."""
         found, run_at, past = {}, at(first), NO_PAST
         then = begin = ms(now)
         while run_at * 1000 <= begin:
@@ -276,7 +276,7 @@ class TestSpreading:
         assert schedule.trigger.look(at("13:20"), NO_PAST)[0] is None, "or it is no such case"
         assert decided(schedule, now="13:30").due == Due(at("13:10"), ms("13:30:20"))
 
-    def test_those_before_the_window_are_missed_as_one_range(self):
+    def test_catchup_spread_skips_ticks_before_the_window_as_one_range(self):
         schedule = a_schedule(catchup="spread", catchup_window="2h")
         assert self.played(schedule, "17:30") == {
             "skip 13:00..15:00 (3) missed": 0, "catchup 16:00": 0, "catchup 17:00": 30_000,

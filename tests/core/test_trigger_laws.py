@@ -1,4 +1,4 @@
-"""The laws that every trigger keeps, over random texts, zones and instants near clock changes."""
+"""Laws of every trigger, for random texts, zones and instants near clock changes."""
 
 import itertools
 from datetime import UTC, datetime
@@ -107,7 +107,7 @@ def test_the_next_tick_is_later_and_in_whole_seconds(case):
 
 
 @given(triggers(), st.floats(0, 1))
-def test_the_answer_is_the_same_until_the_tick(case, share):
+def test_next_tick_is_the_same_until_it_is_reached(case, share):
     trigger, t = case
     tick = trigger.next_after(t)
     assume(tick is not None)
@@ -117,7 +117,7 @@ def test_the_answer_is_the_same_until_the_tick(case, share):
 
 
 @given(triggers(), st.integers(1, 6 * DAY), st.floats(0, 1))
-def test_the_ticks_of_a_range_are_those_of_its_halves(case, length, share):
+def test_ticks_of_a_range_are_those_of_its_halves(case, length, share):
     trigger, t = case
     length = length if len(trigger.between(t, t + length)) < 5_000 else 3_000
     middle = t + int(length * share)
@@ -148,13 +148,13 @@ def test_range_properties_match_its_listed_ticks(case, length):
 
 @given(triggers())
 @examples(300)
-def test_an_answer_comes_within_50_ms(case):
+def test_next_tick_is_computed_within_50_ms(case):
     trigger, t = case
     assert cpu_seconds(lambda: trigger.next_after(t)) < LIMIT
 
 
 @given(ZONES, st.integers(0, 23), st.integers(0, 59), st.integers(1900, 2099), st.integers(1, 365))
-def test_a_fixed_time_is_had_once_on_every_day_that_exists(name, hour, minute, year, day):
+def test_daily_time_ticks_once_on_every_existing_day(name, hour, minute, year, day):
     first = datetime.strptime(f"{year} {day}", "%Y %j").replace(tzinfo=UTC)
     start, where = int(first.timestamp()), zone(name)
     ticks = list(daily(f"{hour}:{minute}", tz=name).between(start - 3 * DAY, start + 40 * DAY))
@@ -168,7 +168,7 @@ def test_a_fixed_time_is_had_once_on_every_day_that_exists(name, hour, minute, y
 
 @given(cron_texts(seconds=False), zones_and_instants())
 @examples(400)
-def test_a_walk_through_every_minute_finds_the_same_ticks(text, where):
+def test_ticks_match_a_walk_through_every_minute(text, where):
     name, t = where
     jumps = zone(name).jumps(t - 2 * DAY, t + 3 * DAY)
     t -= t % 60
@@ -197,7 +197,7 @@ def test_a_walk_through_every_minute_finds_the_same_ticks(text, where):
         ("1 0 0 * * *", "Europe/Amsterdam", "1937-07-01T00:00:00Z"),
     ],
 )
-def test_a_walk_through_every_second_finds_the_same_ticks(text, name, around):
+def test_ticks_match_a_walk_through_every_second(text, name, around):
     t = int(datetime.fromisoformat(around).timestamp())
     first, last = t - 4_000, t + 4_000
     assert list(cron(text, tz=name).between(first, last)) == Walk(text, name).ticks(

@@ -1,4 +1,4 @@
-"""Refusals quote what was typed, and say which form is right."""
+"""Errors quote the value as typed, and hint at the right form."""
 
 import pytest
 
@@ -23,7 +23,7 @@ RUN = {"run": {"command": ["true"]}}
         ({"every": "1h", "within": {"days": "mon-nope"}}, "'nope' in 'mon-nope'"),
     ],
 )
-def test_a_refusal_quotes_what_was_typed(fields, told):
+def test_error_quotes_the_value_as_typed(fields, told):
     with pytest.raises(InvalidSchedule) as refused:
         read_schedule("a", {**fields, **RUN})
     assert told in str(refused.value)
@@ -48,6 +48,6 @@ def test_value_that_is_not_a_string_gets_a_hint(read, run, told):
     assert told in refused.value.hint
 
 
-def test_a_calendar_inside_of_exclude_is_told_where_it_belongs():
+def test_calendar_inside_exclude_gets_the_right_place_as_hint():
     with pytest.raises(InvalidSchedule, match=r"calendars: \{closed: \{ics: dates\.ics\}\}"):
         read_schedule("a", {"every": "1h", "exclude": {"ics": "x.ics"}, **RUN})

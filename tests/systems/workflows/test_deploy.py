@@ -76,7 +76,7 @@ def test_triggers_of_events_are_ignored(workflows):
 
 
 @pytest.mark.req("W7")
-def test_history_is_kept_for_as_long_as_is_set_and_no_longer():
+def test_history_is_kept_for_the_configured_time():
     world = WorkflowsHarness(keep=3_600_000)  # an hour
     forgotten = []
 
@@ -404,7 +404,7 @@ class TestReading:
 
         assert workflows.play(story) == ["abc", "b", "ab", "a", "ab", ""]
 
-    def test_a_list_is_complete_however_long_it_is(self, workflows, monkeypatch):
+    def test_list_of_schedules_is_complete_over_several_pages(self, workflows, monkeypatch):
         monkeypatch.setattr("onbeat.systems.workflows.registrar.PAGE", 2)
 
         async def story(its):
