@@ -59,7 +59,7 @@ def test_tick_is_skipped_while_the_last_flow_runs_on_the_panel(world, logged, st
     assert (skipped.reason, skipped.blocked_by) == ("overlap", blocking.run_id)
     assert statuses == [("SUCCESS", None), ("SKIPPED", "overlap"), ("SUCCESS", None)]
     assert len(world.panel.launched) == 2
-    assert ("DEBUG", f"{KEY}: already running (run {blocking.run_id}), skipped") in logged()
+    assert ("DEBUG", f"flow {KEY}: already running (run {blocking.run_id}), skipped") in logged()
 
 
 @pytest.mark.req("K10", "K21")
@@ -167,7 +167,7 @@ def test_failed_flow_is_not_retried_by_default(world, logged):
     run = world.play(story)
     assert (run.status, run.reason, run.error) == ("FAILED", "error", "no more quota")
     assert len(world.panel.launched) == 1
-    assert ("ERROR", f"{KEY}: run {run.run_id} failed: no more quota") in logged()
+    assert ("ERROR", f"flow {KEY}: run {run.run_id} failed: no more quota") in logged()
 
 
 @pytest.mark.req("K67")
