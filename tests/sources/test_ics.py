@@ -40,8 +40,8 @@ def test_event_becomes_an_item_of_exclude(lines, item):
         (["DTSTART;VALUE=DATE:20260101", "RRULE:FREQ=WEEKLY;BYDAY=MO"], "'FREQ=WEEKLY;BYDAY=MO' is not supported"),
         (["DTSTART:20261225T090000Z", "DTEND:20261225"], "is not a date and time"),
         (["DTSTART;TZID=Nowhere:20261225T090000", "DTEND:20261225T120000Z"], "no zone is called 'Nowhere'"),
-        (["DTSTART:20261225T090000", "DURATION:PT90M"], "has no end"),
-        (["DTSTART:20261225T090000Z"], "has no end"),
+        (["DTSTART:20261225T090000", "DURATION:PT90M"], "has no DTEND"),
+        (["DTSTART:20261225T090000Z"], "has no DTEND"),
         (["DTSTART;VALUE=DATE:20261225", "RDATE:20270101"], "RDATE is not supported"),
     ],
 )  # fmt: skip

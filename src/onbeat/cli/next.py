@@ -42,7 +42,12 @@ from onbeat.sources.yaml import FileDefinitions, read_definitions
     "-f", "--file", metavar="FILE", type=click.Path(path_type=Path), help="A file of schedules."
 )
 @click.argument("name", required=False)
-@click.option("--tz", metavar="ZONE", help="The IANA time zone. [default: the file's, or UTC]")
+@click.option(
+    "--tz",
+    metavar="ZONE",
+    help="The IANA zone of the trigger; with a file, of the times shown. "
+    "[default: the file's, or UTC]",
+)
 @click.option("--after", metavar="RFC3339", help="Only ticks later than this. [default: now]")
 @click.option("-n", "n", type=click.IntRange(1, 100_000), default=5, help="How many. [default: 5]")
 @WIDE

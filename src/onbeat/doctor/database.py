@@ -32,7 +32,7 @@ def database(facts: InstallationFacts) -> Finding:
         hint = f"upgrade the Onbeat on this machine, which knows schema {db.known_schema}"
         return fail("database", problem, hint)
     if db.schema < db.known_schema:
-        problem = f"{address} has the older schema {db.schema} of {db.known_schema}"
+        problem = f"{address} has schema {db.schema}, this Onbeat has {db.known_schema}"
         return warn("database", problem, "make a backup; the next onbeat up migrates it")
     figures = "" if facts.store is None else f", {size(facts.store.figures.size)}"
     return ok("database", f"{address}, schema {db.schema}{figures}")

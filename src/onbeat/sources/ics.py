@@ -64,8 +64,8 @@ def _item(event: Event) -> str:
     if "DTEND" in event:
         return f"{begins}..{_date_time(*event['DTEND'])}"
     if length is None or not begins.endswith("Z"):
-        problem = f"the event at {quote_value(start)} has no end"
-        raise InvalidSchedule("", problem, hint="a DTEND")
+        problem = f"the event at {quote_value(start)} has no DTEND"
+        raise InvalidSchedule("", problem, hint="a DTEND; a DURATION needs a DTSTART in UTC")
     return f"{begins}..{rfc3339(resolve(begins, zone('UTC')) + length)}"
 
 

@@ -141,7 +141,9 @@ def test_launch_on_another_panel_is_not_requested_from_this_one(world):
     there = "http://10.0.0.1:3370"
     (found,) = launched(world, an_attempt(7, 2, may_run=True), book=begun(1, fid="abc", url=there))
     assert (found.reason, found.retryable) == ("lost", False)
-    assert found.error.startswith(f"the run was launched as abc on {there}, but flows_panel is http")
+    assert found.error.startswith(
+        f"the run was launched as abc on {there}, but flows_panel is http"
+    )
     assert world.panel.asked_of_runs == []
 
 

@@ -447,7 +447,7 @@ class TestExecutorOfAProgram:
         ({"workflow": "report", "version": 1}, "run.user_id: None is not a string"),
         ({"workflow": "report", "version": -1, "user_id": "ada"}, "run.version: -1 is not"),
         ({"workflow": "", "version": 1, "user_id": "ada"}, "run.workflow: '' is not a string"),
-        (RUN | {"user_id": "{{ schedule_id }}"}, "run: a workflow has no templates"),
+        (RUN | {"user_id": "{{ schedule_id }}"}, "run: a workflow cannot contain templates"),
     ],
 )
 def test_invalid_workflow_target_is_refused_when_defined(workflows, run, problem):

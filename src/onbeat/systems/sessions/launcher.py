@@ -119,7 +119,7 @@ class SessionLauncher:
             if sent is not None:
                 outcome = await self._stop(sent.session, [])
                 log.warning(
-                    "[SCHEDULER] %s: session of the ended run %s: %s",
+                    "[SCHEDULER] %s: stopped the session of run %s, which has ended: %s",
                     sent.session.schedule_id,
                     name,
                     outcome,

@@ -29,7 +29,7 @@ class WorkflowLauncher:
         fields = target.fields
         check_names(fields, {"workflow", "version", "user_id", "inputs"})
         if target.has_templates:
-            raise InvalidSchedule("", "a workflow has no templates", hint="its DAG may have some")
+            raise InvalidSchedule("", "a workflow cannot contain templates", hint="its DAG can")
         check_text("workflow", fields.get("workflow"))
         check_workflow(fields.get("workflow"), fields.get("version"))
         check_text("user_id", fields.get("user_id"))
