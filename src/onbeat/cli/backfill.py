@@ -9,8 +9,10 @@ import click
 from onbeat.app.settings import Settings
 from onbeat.app.stores import lock_holder
 from onbeat.cli.completion import complete_schedules
+from onbeat.cli.format import Times
 from onbeat.cli.runtime import JSON, with_service, with_settings, write_json
 from onbeat.cli.tables import WIDE, Column, write_table
+from onbeat.cli.terminal import table_zone
 from onbeat.cli.verbs import Verb
 from onbeat.core.decide.backfill import REFUSALS, Add, Choice, Refuse
 from onbeat.core.runs.run import run_key
@@ -75,7 +77,8 @@ def backfill(
         )
         found = await service.preview_backfill(name, first=first, last=last)
         if preview:
-            _show(name, found, wide=wide, as_json=as_json)
+            times = Times(service.clock.now(), table_zone())
+            _show(name, found, times, wide=wide, as_json=as_json)
             return
         done = await _run(service, settings, name, first, last, quiet=as_json)
         if as_json:
@@ -107,11 +110,11 @@ async def _run(
         if not quiet and sys.stderr.isatty():
             click.echo(f"\r{enqueued} enqueued, {refused} left unchanged ", nl=False, err=True)
     if not quiet and sys.stderr.isatty():
-        click.echo(err=True)
+        click.echo("\r\033[K", nl=False, err=True)  # the caller prints the totals
     return enqueued, refused
 
 
-def _show(name: str, choices: list[Choice], *, wide: bool, as_json: bool) -> None:
+def _show(name: str, choices: list[Choice], times: Times, *, wide: bool, as_json: bool) -> None:
     refused = [choice for choice in choices if isinstance(choice, Refuse)]
     if as_json:
         write_json([_fields(name, choice) for choice in choices])
@@ -119,11 +122,16 @@ def _show(name: str, choices: list[Choice], *, wide: bool, as_json: bool) -> Non
     runs = len(choices) - len(refused)
     click.echo(f"{len(choices)} ticks: {runs} would run, {len(refused)} would be left unchanged")
     rows = [
-        (str(each["run_at"]), str(each["action"]), str(each["key"])[:12], str(each["why"] or ""))
-        for each in (_fields(name, choice) for choice in choices[:MOST_SHOWN])
+        (
+            times.clock(choice.run_at * 1000),
+            str(each["action"]),
+            str(each["key"])[:12],
+            str(each["why"] or ""),
+        )
+        for choice, each in ((each, _fields(name, each)) for each in choices[:MOST_SHOWN])
     ]
     if rows:
-        write_table(COLUMNS, rows, wide=wide)
+        write_table(COLUMNS, rows, times=times, wide=wide)
     if len(choices) > MOST_SHOWN:
         click.echo(f"... and {len(choices) - MOST_SHOWN} more (--json lists all)")
 

@@ -153,7 +153,8 @@ class Engine:
         await asyncio.gather(*self._starting, return_exceptions=True)
         if self.dispatcher.running:
             running = self.dispatcher.running
-            log.info("stopping: %d runs have %g s to finish", running, grace)
+            runs = f"{running} run{'s' * (running != 1)}"
+            log.info("stopping: %s may finish within %g s", runs, grace)
         await self.dispatcher.drain(grace)
         await _end(self._serving)
         if not self.failed.done():  # else the next start decides the runs of this node
