@@ -221,7 +221,7 @@ def test_move_only_from_a_file_to_postgresql(path, postgres_url):
         ("sqlite://", postgres_url),
         (postgres_url, postgres_url),
     ):
-        with pytest.raises(InvalidSettings, match="from a SQLite file to PostgreSQL"):
+        with pytest.raises(InvalidSettings, match="only a SQLite file can be moved"):
             asyncio.run(move_to_postgres(Settings(database=source), Settings(database=target)))
 
 

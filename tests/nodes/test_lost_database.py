@@ -148,7 +148,7 @@ def test_node_survives_every_fault_at_every_statement(postgres_url, monkeypatch,
 
             await until(is_over)
             faulty.is_on = False
-            assert not beat._open.ended.done(), "the node ended by itself"
+            assert not beat._runtime.ended.done(), "the node ended by itself"
             assert not engine_of(beat).failed.done()
             rows = await beat.runs(limit=10_000)
             told = await beat.service.events(after=0, limit=100_000)

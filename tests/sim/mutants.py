@@ -379,7 +379,7 @@ STORE_FILES = [
 ]
 NODE_FILE = ROOT / "tests" / "engine" / "test_node.py"
 NODE_TESTS = (  # these tests of a node find mutants that the simulator does not reach
-    "test_a_run_that_is_to_end_and_has_not_begun_is_looked_for_again",
+    "test_run_canceled_before_its_launch_is_canceled_by_the_next_look",
     "test_run_paused_while_its_condition_is_checked_is_free_again",
 )
 CONTRACT = [

@@ -205,7 +205,7 @@ class TestLock:
             first, second = await opened(path), await opened(path)
             await first.register(NODE)
             with pytest.raises(
-                StoreHeld, match=r"held by here, process \d+ \(stop it: onbeat down"
+                StoreHeld, match=r"in use by here, process \d+ \(stop it: onbeat down"
             ):
                 await second.register(NODE)
             held = find_lock_holder(path)

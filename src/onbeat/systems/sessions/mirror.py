@@ -17,26 +17,11 @@ from onbeat.core.runs.run import StartedBy
 from onbeat.core.schedule import from_definition
 from onbeat.core.time.instants import parse_instant_ms, rfc3339_ms
 from onbeat.errors import InvalidSchedule, NotAllowed, OnbeatError, quote_value
-from onbeat.ports.rows import DocumentRow, RunFilter, ScheduleFilter, ScheduleRow
+from onbeat.ports.rows import RunFilter, ScheduleFilter, ScheduleRow
 from onbeat.service.service import Service
-from onbeat.systems.sessions import waiting_runs
+from onbeat.systems.sessions import definitions, waiting_runs
 from onbeat.systems.sessions.broken_files import BrokenFiles
-from onbeat.systems.sessions.definitions import (
-    SLUGS,
-    SOURCE,
-    Fields,
-    PromptDefaults,
-    PromptRefused,
-    begins_at,
-    check_minimum,
-    definition_from_store,
-    in_order,
-    is_dependent,
-    is_enabled,
-    is_persistent,
-    is_same_interval,
-    read_definition,
-)
+from onbeat.systems.sessions.definitions import SOURCE, Fields, PromptDefaults, PromptRefused
 from onbeat.systems.sessions.files import DEFINITION, LAST_RUN, Corrupt, Files, Folder, Stamp
 from onbeat.systems.sessions.status import (
     PromptStatus,
@@ -47,11 +32,12 @@ from onbeat.systems.sessions.status import (
     is_before_next_tick,
     prompt_status,
     read_last_run,
+    to_record,
 )
 
 log = logging.getLogger("onbeat.sessions")
 
-KIND = "sessions"  # document kind: the record of a slug beside its schedule
+KIND = "sessions"  # document kind: the record of a slug
 SESSION = "session"  # document kind of the launcher: the session of a schedule
 MIRROR = "sessions-folder"  # document kind: the folder that is kept in step
 LONGEST_NOTE = 200  # characters
@@ -111,21 +97,20 @@ class FileMirror:
         changed |= {slug for slug, _ in stamps.items() ^ self._stamps.items()}
         if newest == self._newest_event and not changed and self._filled is None:
             return
-        rows = {
-            row.schedule_id: row for row in await self._service.schedules(ScheduleFilter(SOURCE))
-        }
+        found = await self._service.schedules(ScheduleFilter(SOURCE))
+        rows = {row.schedule_id: row for row in found}
         records = {row.name: row for row in await self._service.list_documents(KIND)}
         self.slugs = set(rows)
         slugs = sorted({*rows, *records, *stamps, *self.corrupt})
         unsettled = set(slugs) - set(rows) | set(self.corrupt)
         follows = await asyncio.to_thread(self._files.followed, unsettled)
-        for slug in in_order(slugs, follows):
+        for slug in definitions.in_order(slugs, follows):
             row = rows.get(slug)
             is_new = self._service.is_shared or self._written_rows.get(slug) != row
             is_new = is_new or (row is None and slug in records) or self._is_to_fill(slug, row)
             is_new = is_new or slug in follows  # the followed schedule may exist by now
             if slug in changed or is_new:
-                record = _to_record(records.get(slug))
+                record = to_record(records.get(slug))
                 await self._try(slug, self._reconcile_slug(slug, row, record))
         now = self._service.clock.now()
         for _, slug in sorted((at, slug) for slug, at in self._awaited.items() if at <= now):
@@ -192,7 +177,7 @@ class FileMirror:
 
     async def record(self, slug: str) -> SlugRecord | None:
         """Return the stored record of a slug."""
-        return _to_record(await self._service.kept(KIND, slug))
+        return to_record(await self._service.kept(KIND, slug))
 
     async def status(self, row: ScheduleRow, record: SlugRecord) -> PromptStatus:
         """Return the current status of a schedule."""
@@ -211,9 +196,9 @@ class FileMirror:
     def definition(self, row: ScheduleRow, record: SlugRecord | None) -> Fields:
         """Return the definition of a slug as stored."""
         before = record.definition if record is not None else default_definition(row)
-        found = definition_from_store(row.definition, before)
+        found = definitions.definition_from_store(row.definition, before)
         is_held = record is not None and record.is_held(row)
-        if not is_held and is_enabled(found) == row.paused:
+        if not is_held and definitions.is_enabled(found) == row.paused:
             found["enabled"] = not row.paused
         return found
 
@@ -261,7 +246,7 @@ class FileMirror:
             wanted["updatedAt"] = rfc3339_ms(now)
             record = record.with_definition(wanted)
         status = await self.status(row, record)
-        last_run = status.as_last_run(persists=is_persistent(wanted))
+        last_run = status.as_last_run(persists=definitions.is_persistent(wanted))
         written = {"sessionId": last_run.get("sessionId"), "nextRun": last_run["nextRun"]}
         record = replace(record.with_written(written), ran=status.ran, run=status.run)
         record = replace(record, awaited=status.awaited)
@@ -288,8 +273,8 @@ class FileMirror:
 
     async def begins_at(self, row: ScheduleRow | None, before: Fields, after: Fields) -> int:
         """Return the second from which an interval is counted: unchanged if its length is."""
-        same = is_same_interval(before.get("schedule"), after.get("schedule"))
-        found = begins_at(row.definition) if row is not None and same else None
+        same = definitions.is_same_interval(before.get("schedule"), after.get("schedule"))
+        found = definitions.begins_at(row.definition) if row is not None and same else None
         return self._service.clock.now() // 1000 if found is None else found
 
     # -- edits of files
@@ -385,7 +370,7 @@ class FileMirror:
 
     async def _adopt(self, slug: str, definition: Fields, last_run: Fields | None) -> SlugRecord:
         """Define the schedule of a new folder, continuing from its last run."""
-        now, enabled = self._service.clock.now(), is_enabled(definition)
+        now, enabled = self._service.clock.now(), definitions.is_enabled(definition)
         other = await self._service.find(slug)
         if other is not None and other.source != SOURCE:
             raise PromptRefused(
@@ -393,13 +378,17 @@ class FileMirror:
             )
         due = last_run and last_run["nextRun"]
         due_at = now if due is None else parse_instant_ms(due)
-        is_due = due is not None or not is_dependent(definition)  # else it follows another
+        is_due = due is not None or not definitions.is_dependent(
+            definition
+        )  # else it follows another
         first = max(due_at, now) // 1000
-        schedule = read_definition(slug, definition, self._defaults, begins_at=first, now=now)
+        schedule = definitions.read_definition(
+            slug, definition, self._defaults, begins_at=first, now=now
+        )
         positions = {slug: initial_position(last_run, paused=not enabled)}
         await self._service.define([schedule], source=SOURCE, initial_positions=positions)
         row = await self._service.schedule(slug)
-        record, persists = SlugRecord(definition), is_persistent(definition)
+        record, persists = SlugRecord(definition), definitions.is_persistent(definition)
         if last_run is not None:
             written = {name: last_run[name] for name in ("sessionId", "nextRun")}
             ran = {name: last_run[name] for name in record.ran}
@@ -418,9 +407,13 @@ class FileMirror:
         """Apply an edited definition."""
         slug, now = row.schedule_id, self._service.clock.now()
         first = await self.begins_at(row, record.definition, definition)
-        schedule = read_definition(slug, definition, self._defaults, begins_at=first, now=now)
+        schedule = definitions.read_definition(
+            slug, definition, self._defaults, begins_at=first, now=now
+        )
         await self._service.define([schedule], source=SOURCE, user_id=row.user_id)
-        await self.set_enabled(self._service, row, record, enabled=is_enabled(definition))
+        await self.set_enabled(
+            self._service, row, record, enabled=definitions.is_enabled(definition)
+        )
         record = replace(record, definition=definition, before=(), held=None)
         await self.save(slug, record)
         return record
@@ -437,7 +430,7 @@ class FileMirror:
 
     async def _release(self, row: ScheduleRow, record: SlugRecord) -> SlugRecord:
         """Resume a schedule that was paused because of its files, now that they are repaired."""
-        if record.is_held(row) and is_enabled(record.definition):
+        if record.is_held(row) and definitions.is_enabled(record.definition):
             await self._service.resume(row.schedule_id)
         record = replace(record, held=None)
         await self.save(row.schedule_id, record)
@@ -459,7 +452,7 @@ class FileMirror:
             return record
         session_id, next_run = last_run["sessionId"], last_run["nextRun"]
         is_changed = all(session_id != each["sessionId"] for each in before)
-        if is_changed and is_persistent(record.definition):
+        if is_changed and definitions.is_persistent(record.definition):
             if session_id is None:
                 await self._service.forget(SESSION, slug)
             else:
@@ -562,7 +555,7 @@ class FileMirror:
                 log.warning(
                     "[SCHEDULER] the folder %s is ignored: its name is not a slug (%s)",
                     quote_value(name),
-                    SLUGS,
+                    definitions.SLUGS,
                 )
 
     def _warn_of_other_name(self, slug: str, definition: Fields) -> None:
@@ -579,7 +572,7 @@ class FileMirror:
         if self._too_often.get(slug, ("", None))[0] != text:
             found, now = from_definition(slug, text), self._service.clock.now()
             try:
-                check_minimum(found, self._defaults, now)
+                definitions.check_minimum(found, self._defaults, now)
                 self._too_often[slug] = (text, None)
             except PromptRefused as refused:
                 self._too_often[slug] = (text, str(refused))
@@ -604,7 +597,3 @@ class FileMirror:
             current == wanted or self._files.write(slug, name, wanted, over=mark)
             for (name, wanted, current), mark in zip(both, marks, strict=True)
         )
-
-
-def _to_record(row: DocumentRow | None) -> SlugRecord | None:
-    return None if row is None else msgspec.convert(row.body, SlugRecord)

@@ -11,7 +11,7 @@ from onbeat.core.runs.run import StartedBy, Status
 from onbeat.core.schedule import from_definition
 from onbeat.core.time.instants import parse_instant_ms, rfc3339_ms
 from onbeat.errors import InvalidSchedule
-from onbeat.ports.rows import RunRow, ScheduleRow
+from onbeat.ports.rows import DocumentRow, RunRow, ScheduleRow
 from onbeat.ports.store import InitialPosition
 from onbeat.systems.sessions.definitions import Fields
 from onbeat.systems.sessions.waiting_runs import is_detached
@@ -233,3 +233,8 @@ def default_definition(row: ScheduleRow) -> Fields:
 
 
 LONGEST = {"lastRun": 64, "nextRun": 64, "lastResult": 64, "lastError": 65_536, "sessionId": 200}
+
+
+def to_record(row: DocumentRow | None) -> SlugRecord | None:
+    """Return the record of a slug from its document."""
+    return None if row is None else msgspec.convert(row.body, SlugRecord)
