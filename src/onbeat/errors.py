@@ -11,14 +11,14 @@
     ├── WorkflowIsUsed     schedules use the workflow: delete them first, or with it
     ├── RunIsOver          the run has ended and cannot be changed any more
     ├── RunIsHeld          a node holds the run and reports its outcome itself
-    ├── ChangedSince       the schedule has another revision than expected: read it again
-    ├── AlreadyThere       a schedule with this id differs: use another id, or edit it
-    ├── OfAnotherSource    a schedule belongs to another source: take it over, or leave it
+    ├── RevisionConflict   the schedule has another revision than expected: read it again
+    ├── ScheduleExists     a schedule with this id differs: use another id, or edit it
+    ├── SourceConflict     a schedule belongs to another source: take it over, or leave it
     ├── NotAllowed         the caller lacks the permission
     ├── ApiUnavailable     the API is not available at an address: choose another, or start a node
     ├── StoreHeld          another node uses this store: stop that node, or connect as a client
     ├── StoreUnusable      the store cannot be opened: an operator must repair or replace it
-    ├── NodeForgotten      other nodes declared this node lost: it ends its runs and registers again
+    ├── NodeDeclaredLost   other nodes declared this node lost: it ends its runs and registers again
     └── StoreFailed        a call failed and changed nothing: it may be retried later
         └── StoreInDoubt   no answer came: whether it took effect is unknown, so check
 

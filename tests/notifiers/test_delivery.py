@@ -238,5 +238,5 @@ def test_unresolved_reference_stops_a_node_but_not_a_client(tmp_path):
     assert asyncio.run(as_client()) == []
     with pytest.raises(InvalidSettings) as refused:
         asyncio.run(as_node())
-    problem = "notify.ops.webhook: the variable NO_SUCH_VARIABLE is not set"
+    problem = "notify.ops.webhook: the environment variable NO_SUCH_VARIABLE is not set"
     assert str(refused.value) == f"{problem} (set it in the environment of the node)"

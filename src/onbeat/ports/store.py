@@ -207,7 +207,7 @@ class Store(Protocol):
     ) -> "Store":
         """Return the same store for a caller, who is named in the events it causes.
 
-        With `only_of`, the schedules of other owners do not exist for the caller. `check_change`
+        With `only_owner`, the schedules of other owners do not exist for the caller. `check_change`
         is called with each schedule that is about to be changed, replaced or deleted, in the same
         transaction, and refuses it by raising NotAllowed.
         """
@@ -237,11 +237,11 @@ class Store(Protocol):
         - `source` is stored with the definition that it gave, and stays when callers without a
           source edit the schedule.
         - `expected` maps ids to revisions, None meaning that the schedule must not exist; if one
-          differs, ChangedSince is raised.
+          differs, RevisionConflict is raised.
         - `initial_positions` is for new schedules. An existing schedule that has no next
           tick is given one from its `last_success_at`.
 
-        Raises NotAllowed for the id of another owner than `only_of`.
+        Raises NotAllowed for the id of another owner than `only_owner`.
         """
 
     async def before_edits(self, schedule_ids: Sequence[str]) -> Mapping[str, EditContext]:
@@ -262,7 +262,7 @@ class Store(Protocol):
     async def delete(self, schedule_id: str, *, expected: int | None = None) -> bool:
         """Delete a schedule: waiting runs are canceled, started ones finish.
 
-        Raises ChangedSince if its revision is not the `expected` one.
+        Raises RevisionConflict if its revision is not the `expected` one.
         """
 
     async def set_gate(self, *, is_open: bool) -> bool:
@@ -505,7 +505,7 @@ class Store(Protocol):
     async def keep(self, kind: str, name: str, body: object, *, user_id: str = "") -> None:
         """Store a JSON document of up to 1 MiB, which replaces one of the same kind and name.
 
-        A new one belongs to `user_id`. Raises NotAllowed for one of another owner than `only_of`.
+        A new one belongs to `user_id`. Raises NotAllowed for one of another owner than `only_owner`.
         """
 
     async def kept(self, kind: str, name: str) -> DocumentRow | None:

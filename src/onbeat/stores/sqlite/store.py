@@ -165,7 +165,7 @@ def _identity(path: Path | None) -> tuple[int, int] | None:
 
 
 def _locked(lock: int) -> bool:
-    """Try to lock a file, a few times: `who_holds` has the lock for a moment."""
+    """Try to lock a file, a few times: `find_lock_holder` has the lock for a moment."""
     for _ in range(10):
         try:
             flock(lock, LOCK_EX | LOCK_NB)

@@ -122,7 +122,7 @@ class Registrar:
     ) -> list[dict[str, object]]:
         """Define and delete schedules of one user, all or none; return the defined ones.
 
-        Raises ChangedSince if the schedules are no longer as in `existing`.
+        Raises RevisionConflict if the schedules are no longer as in `existing`.
         """
         users = {str(each.target.fields["user_id"]) for each in schedules}
         assert len(users) <= 1, "they are of one user"
