@@ -97,9 +97,9 @@ def test_failed_node_fails_the_run_and_its_dependents_do_not_start(world):
 @pytest.mark.parametrize(
     ("dag", "told"),
     [
-        ({}, "nodes: there are none"),
+        ({}, "nodes: missing or empty"),
         ({"nodes": ["fetch"]}, r"nodes\[0\]: 'fetch' is not a node"),
-        ({"nodes": [{"python": "a:b"}]}, r"nodes\[0\].id: it is missing"),
+        ({"nodes": [{"python": "a:b"}]}, r"nodes\[0\].id: missing"),
         (
             {"nodes": [{"id": "a", "python": "b"}]},
             r"nodes\[0\].python: 'b' is not of the form module:function \(such as reports:main\)",
@@ -121,7 +121,7 @@ def test_failed_node_fails_the_run_and_its_dependents_do_not_start(world):
             {"nodes": [{"id": "a", "python": "b:c", "after": "a"}]},
             "nodes: circular dependency: a -> a",
         ),
-        ({"nodes": [{"id": "a", "python": "b:c"}], "edges": [1]}, r"edges\[0\]: 1 is none"),
+        ({"nodes": [{"id": "a", "python": "b:c"}], "edges": [1]}, r"edges\[0\]: 1 is not an edge"),
         (
             {"nodes": [{"id": "a", "python": "b:c"}], "edges": [{"from": "a", "to": "x"}]},
             r"edges\[0\].to: no node is called 'x'",

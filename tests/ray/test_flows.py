@@ -130,7 +130,7 @@ def test_flow_that_waits_for_a_person_fails_on_ray_with_a_hint(world):
     run = play(world, played_once, function="asks_a_person")
     assert (run.status, run.attempt) == ("FAILED", 1)
     assert "tracer.lock('approve') waits for an answer on the panel" in run.error
-    assert "leave entry_point out" in run.error
+    assert "remove entry_point" in run.error
 
 
 def test_launched_is_logged_when_the_cluster_has_started_the_run(world):

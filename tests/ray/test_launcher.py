@@ -49,7 +49,7 @@ def test_exception_is_the_error_of_the_run_and_its_traceback_the_output(world):
 @pytest.mark.parametrize(
     ("function", "told"),
     [
-        ("odd", "it returned {1, 2}: which is not JSON"),
+        ("odd", "it returned {1, 2}, which is not JSON"),
         ("leave", "SystemExit: 3"),
         ("nowhere", "tests.ray.work:nowhere cannot be imported on the cluster"),
         ("add", "missing a required argument: 'a'"),

@@ -413,7 +413,8 @@ class TestUpdateWaiting:
         assert (await world.start_one()).target.fields == NEW
 
     async def test_queued_and_retrying_runs_are_moved_to_the_new_revision(self, world):
-        first = await world.going(run=OLD, overlap="queue", retry=["1m"])
+        old = OLD | {"command": ["old", "{{ iteration }}"]}  # rendered for the first attempt
+        first = await world.going(run=old, overlap="queue", retry=["1m"])
         await world.end(first, BROKEN)
         await world.store.enqueue("report", request_id="one")
         await world.define(run=NEW, overlap="queue", update_waiting=True)

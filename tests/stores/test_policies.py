@@ -348,6 +348,15 @@ class TestCanceling:
         await world.store.hand_back([attempt])
         assert await world.runs("status reason error") == [("CANCELED", "canceled", UNLAUNCHED)]
 
+    async def test_canceled_waiting_run_releases_the_run_queued_behind_it(self, world):
+        await world.waiting(overlap="queue")
+        await world.tick()
+        first, second = await world.rows()
+        assert (first.blocked_by, second.blocked_by) == (None, first.run_id)
+        await world.store.cancel(first.run_id)
+        assert (await world.rows())[1].blocked_by is None
+        assert [attempt.run_id for attempt in await world.start()] == [second.run_id]
+
     async def test_canceled_queued_run_keeps_the_queue_in_order(self, world):
         await world.going(overlap="queue")
         await world.tick()

@@ -505,7 +505,7 @@ class Store(Protocol):
     async def keep(self, kind: str, name: str, body: object, *, user_id: str = "") -> None:
         """Store a JSON document of up to 1 MiB, which replaces one of the same kind and name.
 
-        A new one belongs to `user_id`. Raises NotAllowed for one of another owner than `only_owner`.
+        A new one belongs to `user_id`. Raises NotAllowed for a document of another owner.
         """
 
     async def kept(self, kind: str, name: str) -> DocumentRow | None:
