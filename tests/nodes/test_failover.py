@@ -162,7 +162,9 @@ def woken_after_its_lease(story):
     row = story.run_when(lambda row: row.finished_at is not None)
     assert (row.status, row.reason) == ("FAILED", "lost")
     process.send_signal(signal.SIGCONT)
-    story.until(lambda: "registers again" in (victim / "log").read_text(), "it does not register again")
+    story.until(
+        lambda: "registers again" in (victim / "log").read_text(), "it does not register again"
+    )
     story.until(lambda: len(story.ask(lambda store: store.nodes())) == 2, "it is not there again")
     assert story.witness.read_text() == "", "woken, it launches nothing"
     assert story.run_when(lambda row: True) == row, "and changes nothing"
