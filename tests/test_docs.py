@@ -13,7 +13,8 @@ import pytest
 from onbeat import Onbeat
 from onbeat.core.explain.reasons import SENTENCES
 from onbeat.core.policy import POLICIES, Policy, Retries, write_policy
-from onbeat.core.runs.run import REASONS, Accepted, Reason, Status, Succeeded
+from onbeat.core.runs.phase import Status
+from onbeat.core.runs.run import REASONS, Accepted, Reason, Succeeded
 from onbeat.core.snapshot import Snapshot, with_definitions
 from onbeat.core.target import TARGETS
 from onbeat.core.templates import FILTERS, NAMES

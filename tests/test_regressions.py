@@ -11,7 +11,8 @@ from onbeat.agents import Orchestrator
 from onbeat.app.settings import Settings
 from onbeat.core.decide.plan import plan
 from onbeat.core.runs.decisions import Skip, Supersede, Tick
-from onbeat.core.runs.run import Failed, Run, Status, Succeeded
+from onbeat.core.runs.phase import Phase
+from onbeat.core.runs.run import Failed, Run, Succeeded
 from onbeat.core.time.instants import rfc3339
 from onbeat.core.triggers.past import NO_PAST
 from onbeat.ports.store import Node
@@ -217,8 +218,8 @@ def test_a_catch_up_run_and_the_first_regular_tick_are_two_different_ticks_neith
 
 
 def test_a_skip_for_overlap_clears_a_pending_retry():
-    waits = Run(1, 0, Status.ENQUEUED, 0, attempt=1)
-    going = Run(2, 60, Status.STARTED, 60_000, attempt=1)
+    waits = Run(1, 0, Phase.RETRYING, 0, attempt=1)
+    going = Run(2, 60, Phase.RUNNING, 60_000, attempt=1)
     found = plan(a_schedule(every="1m"), 120, [waits, going], NO_PAST, now=120_000)
     assert found.decisions == (Supersede(waits, newer=120), Skip(Tick(120, 120_000), "overlap", 60))
 

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from onbeat import cron
 from onbeat.core.runs.decisions import Due
-from onbeat.core.runs.run import Run, Status, Succeeded
+from onbeat.core.runs.phase import Phase
+from onbeat.core.runs.run import Run, Succeeded
 from onbeat.core.snapshot import (
     Snapshot,
     as_of,
@@ -423,7 +424,7 @@ def test_run_behind_an_expired_one_starts():
 def test_run_waiting_through_a_pause_starts_at_its_end():
     (standing,) = standing_of(a_schedule("rested", every="1h")).schedules
     until = NOON + 30 * MINUTE
-    waiting = Run(1, NOON // 1000, Status.ENQUEUED, until - 10 * SECOND, NOON)
+    waiting = Run(1, NOON // 1000, Phase.SCHEDULED, until - 10 * SECOND, NOON)
     standing = replace(
         standing,
         is_paused=True,
@@ -438,7 +439,7 @@ def test_run_waiting_through_a_pause_starts_at_its_end():
 def test_accepted_run_blocks_ticks_until_its_deadline_and_no_longer():
     (standing,) = standing_of(a_schedule("remote", every="5m")).schedules
     accepted = Run(
-        1, NOON // 1000, Status.STARTED, NOON, NOON, attempt=1, deadline_at=NOON + 12 * MINUTE
+        1, NOON // 1000, Phase.ACCEPTED, NOON, NOON, attempt=1, deadline_at=NOON + 12 * MINUTE
     )
     standing = replace(standing, unfinished=(accepted,), started_at={1: NOON})
     found = simulated(Snapshot(NOON, (standing,)), until=NOON + 16 * MINUTE, run_length=HOUR)

@@ -5,9 +5,13 @@ by default. Decisions are written as text: `launch 13:00`,
 `catchup 13:00..17:00 (5)`, `skip 14:00 overlap 13:00`.
 """
 
+from msgspec.structs import replace
+
 from onbeat.core.decide.plan import plan
+from onbeat.core.runs.apply import idle_phase
 from onbeat.core.runs.decisions import Launch, Plan, Queue, Release, RequestCancel, Skip, Supersede
-from onbeat.core.runs.run import Run, Status
+from onbeat.core.runs.phase import STARTED, Phase
+from onbeat.core.runs.run import Run
 from onbeat.core.time.instants import parse_instant, rfc3339
 from onbeat.core.triggers.past import NO_PAST
 
@@ -66,17 +70,30 @@ def decided(schedule, *unfinished, now, first="13:00", past=NO_PAST, **options):
     return plan(schedule, run_at, unfinished, past, now=now, **options)
 
 
-def a_run(when="12:00", status=Status.STARTED, **fields):
+def a_run(when="12:00", phase=Phase.RUNNING, **fields):
     """Return an unfinished run of the tick at `when`: started by default."""
     run_at = at(when) if isinstance(when, str) else when
-    attempt = 1 if status is Status.STARTED else 0
+    if fields.get("ending") and phase is Phase.RUNNING:
+        phase = Phase.CANCELING
+    attempt = 1 if phase in STARTED else 0
     given = {"due_at": run_at * 1000, "created_at": run_at * 1000, "attempt": attempt} | fields
-    return Run(run_at % 86_400, run_at, status, **given)
+    return Run(run_at % 86_400, run_at, phase, **given)
 
 
 def waiting(when="12:00", **fields):
     """Return a run that waits to be claimed."""
-    return a_run(when, Status.ENQUEUED, **fields)
+    run = a_run(when, Phase.WAITING, **fields)
+    return replace(run, phase=idle_phase(run))
+
+
+def claimed(when="12:00", **fields):
+    """Return a run that a node has claimed and will announce."""
+    return a_run(when, Phase.CLAIMED, **fields)
+
+
+def accepted(when="12:00", **fields):
+    """Return a run that its target has accepted and is to report."""
+    return a_run(when, Phase.ACCEPTED, **fields)
 
 
 def retrying(when="12:00", *, due="14:30", **fields):
@@ -86,4 +103,4 @@ def retrying(when="12:00", *, due="14:30", **fields):
 
 def queued(when="12:00", *, behind=1, **fields):
     """Return a run that waits for another to end."""
-    return waiting(when, blocked_by=behind, **fields)
+    return a_run(when, Phase.QUEUED, blocked_by=behind, **fields)

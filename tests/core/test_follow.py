@@ -18,7 +18,7 @@ from onbeat.core.decide.follow import (
 )
 from onbeat.core.decide.plan import decide_edit, due_at, next_due, plan
 from onbeat.core.runs.decisions import Due, Launch, Tick
-from onbeat.core.runs.run import Status
+from onbeat.core.runs.phase import Status
 from onbeat.core.time.instants import rfc3339
 from onbeat.core.triggers.past import NO_PAST, Past, TriggerCause
 from onbeat.testing import a_schedule

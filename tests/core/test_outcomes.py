@@ -13,18 +13,18 @@ from onbeat.core.decide.outcomes import (
     recheck_overlap,
     to_release,
 )
-from onbeat.core.runs.decisions import AwaitReport, Finish, Launch, RequestCancel, Retry, Tick
-from onbeat.core.runs.run import (
-    Accepted,
-    Busy,
-    Canceled,
-    Failed,
-    Gone,
-    Lost,
-    Run,
-    Status,
-    Succeeded,
+from onbeat.core.runs.decisions import (
+    AwaitReport,
+    Detach,
+    Finish,
+    Launch,
+    Queue,
+    RequestCancel,
+    Retry,
+    Tick,
 )
+from onbeat.core.runs.phase import Phase, Status
+from onbeat.core.runs.run import Accepted, Busy, Canceled, Failed, Gone, Lost, Run, Succeeded
 from onbeat.core.target import Target
 from onbeat.testing import a_schedule
 from tests.core.plans import (
@@ -32,7 +32,9 @@ from tests.core.plans import (
     MINUTE,
     SECOND,
     a_run,
+    accepted,
     at,
+    claimed,
     decided,
     lines,
     ms,
@@ -78,7 +80,7 @@ class TestAfter:
         schedule = a_schedule(retry=["30s", "2m"])
         spent = retrying("12:00")
         _, launch = decided(schedule, replace(spent, attempt=2), now="13:00").decisions
-        fresh = Run(2, launch.tick.run_at, Status.STARTED, launch.tick.due_at, attempt=1)
+        fresh = Run(2, launch.tick.run_at, Phase.RUNNING, launch.tick.due_at, attempt=1)
         assert next_step(schedule, fresh, BROKEN, [], now=ms("13:05")) == Retry(
             ms("13:05") + 30 * SECOND, "error"
         )
@@ -119,22 +121,22 @@ class TestAfter:
             run = a_run(reattachable=True, **given)
             return next_step(schedule, run, Lost(), [run, *others], now=ms("13:00"))
 
-        again = Retry(ms("13:00"), "lost")
+        again = Detach("lost")
         assert follows() == follows(queued("12:30")) == again
         assert follows(schedule=None) == again  # it was deleted meanwhile
-        assert follows(ending="canceled") == Retry(ms("13:00"), "canceled")  # found, and then ended
+        assert follows(ending="canceled") == Detach("canceled")  # found, and then ended
         assert follows(attempt=MOST_LOST + 1) == Finish(Status.FAILED, "lost")
 
     def test_detached_run_is_always_in_flight(
         self,
     ):
-        going = waiting("14:00", attempt=1, reattachable=True, detached=True)
+        going = a_run("14:00", Phase.DETACHED, attempt=1, reattachable=True)
         assert going.in_flight(ms("13:00"))
         assert replace(going, is_backfill=True).in_flight(ms("13:00"))
         assert not replace(going, request_id="by hand").in_flight(ms("13:00"))
 
     def test_replacing_a_detached_run_requests_its_cancellation_and_waits(self):
-        going = waiting(attempt=1, reattachable=True, detached=True)
+        going = a_run(phase=Phase.DETACHED, attempt=1, reattachable=True)
         assert displace([going]) == ([RequestCancel(going)], going)
 
     @pytest.mark.parametrize("retry", [[], ["30s", "2m"]])
@@ -248,23 +250,23 @@ class TestAccepted:
 
     @pytest.mark.parametrize(("deadline", "is_awaited"), [("13:00", False), (None, True)])
     def test_accepted_run_past_its_deadline_is_not_in_flight(self, deadline, is_awaited):
-        run = a_run(deadline_at=ms(deadline) if deadline else None)
+        run = accepted(deadline_at=ms(deadline) if deadline else None)
         assert run.is_accepted
         assert run.in_flight(ms("13:00")) is is_awaited
 
     def test_accepted_run_before_its_deadline_is_in_flight(self):
-        run = a_run(deadline_at=ms("13:00"))
+        run = accepted(deadline_at=ms("13:00"))
         assert run.in_flight(ms("13:00") - 1)
         assert lines(decided(a_schedule(), run, now="13:00")) == ["launch 13:00"]
         later = replace(run, deadline_at=ms("13:00") + 1)
         assert lines(decided(a_schedule(), later, now="13:00")) == ["skip 13:00 overlap 12:00"]
 
     def test_leased_run_past_a_deadline_is_still_in_flight(self):
-        assert a_run(deadline_at=ms("12:30"), leased=True).in_flight(ms("13:00"))
-        assert not a_run(leased=True).is_accepted
+        assert a_run(deadline_at=ms("12:30")).in_flight(ms("13:00"))
+        assert not a_run().is_accepted
 
     def test_accepted_run_past_its_deadline_releases_the_queue(self):
-        runs = [a_run(deadline_at=ms("13:00")), queued("12:30")]
+        runs = [accepted(deadline_at=ms("13:00")), queued("12:30")]
         assert to_release(runs, now=ms("13:00") - 1) is None
         assert to_release(runs, now=ms("13:00")) == queued("12:30")
 
@@ -324,7 +326,7 @@ class TestBusy:
 
 class TestRetryJitter:
     def delay(self, run_id, attempt, **given):
-        run = Run(run_id, at("12:00"), Status.STARTED, ms("12:00"), attempt=attempt)
+        run = Run(run_id, at("12:00"), Phase.RUNNING, ms("12:00"), attempt=attempt)
         return next_step(a_schedule(**given), run, BROKEN, [run], now=ms("13:00")).due_at - ms(
             "13:00"
         )
@@ -359,7 +361,7 @@ class TestRun:
     )
     def test_waiting_run_ends_as_skipped_unless_an_attempt_failed(self, attempt, deferrals, status):
         run = waiting(attempt=attempt, deferrals=deferrals)
-        assert run.unstarted_status is Status[status]
+        assert run.unstarted_end is Phase[status]
 
     def test_requested_run_is_distinguished_from_ticks(self):
         assert waiting(request_id="by-hand").is_requested
@@ -368,12 +370,12 @@ class TestRun:
 
     def test_backfill_is_rechecked_when_claimed(self):
         assert waiting(is_backfill=True).awaits_recheck
-        assert not waiting(is_backfill=True, leased=True).awaits_recheck
+        assert not claimed(is_backfill=True).awaits_recheck
         assert not waiting().awaits_recheck
 
     def test_run_that_waits_for_a_busy_target_blocks_no_tick(self):
         assert not waiting(is_backfill=True).in_flight(ms("13:00"))
-        assert waiting(is_backfill=True, leased=True).in_flight(ms("13:00"))
+        assert claimed(is_backfill=True).in_flight(ms("13:00"))
         assert a_run(is_backfill=True).in_flight(ms("13:00"))
 
     def test_run_to_be_canceled_is_in_flight_until_it_ends(self):
@@ -403,8 +405,8 @@ class TestReleasing:
         later = waiting("12:50", created_at=ms("12:55"), due_at=ms("12:58"))
         assert to_release([later, queued("12:30")], now=ms("13:00")) == queued("12:30")
         assert to_release([later, queued("12:55")], now=ms("13:00")) is None
-        claimed = replace(later, leased=True)
-        assert to_release([claimed, queued("12:30")], now=ms("13:00")) is None
+        held = replace(later, phase=Phase.CLAIMED)
+        assert to_release([held, queued("12:30")], now=ms("13:00")) is None
 
     def test_backfills_are_released_last(self):
         runs = [queued("09:00", is_backfill=True), queued("08:00", is_backfill=True)]
@@ -422,7 +424,8 @@ class TestRecheck:
     """A run that was decided before it was due is judged again when it is."""
 
     def judged(self, run, *others, **given):
-        return recheck_overlap(a_schedule(**given), run, [run, *others], now=ms("13:00"))[-1]
+        _, own = recheck_overlap(a_schedule(**given), run, [run, *others], now=ms("13:00"))
+        return own
 
     def test_recheck_launches_an_unblocked_run(self):
         run = waiting("12:50", due_at=ms("13:00"))
@@ -453,7 +456,7 @@ class TestRecheck:
 
     def test_claimed_run_that_was_rechecked_blocks(self):
         first = waiting("12:50", due_at=ms("12:58"))
-        second = waiting("12:55", due_at=ms("12:59"), leased=True)
+        second = claimed("12:55", due_at=ms("12:59"))
         assert words(self.judged(first, second)) == "skip 12:50 overlap 12:55"
 
     def test_recheck_launches_a_manual_run_beside_others(self):
@@ -469,7 +472,7 @@ class TestRecheck:
     def test_backfill_is_queued_under_any_overlap_policy(self, overlap):
         asked_for = waiting("09:00", is_backfill=True, due_at=ms("12:58"))
         found = recheck_overlap(a_schedule(overlap=overlap), asked_for, [a_run()], now=ms("13:00"))
-        assert lines(found) == ["queue 09:00 behind 12:00"]
+        assert found == ((), Queue(Tick(at("09:00"), ms("12:58")), at("12:00")))
 
     def test_recheck_launches_a_backfill_within_max_active(self):
         asked_for = waiting("09:00", is_backfill=True, due_at=ms("12:58"))
@@ -491,7 +494,8 @@ class TestRecheck:
 class TestRecheckUnderReplace:
     def judged(self, run, *others):
         schedule = a_schedule(overlap="replace")
-        return lines(recheck_overlap(schedule, run, [run, *others], now=ms("13:00")))
+        about, own = recheck_overlap(schedule, run, [run, *others], now=ms("13:00"))
+        return lines([*about, own])
 
     def test_recheck_under_replace_cancels_an_older_run_and_waits(self):
         run = waiting("12:50", due_at=ms("13:00"))
@@ -539,7 +543,7 @@ class TestDisplace:
 def test_every_outcome_is_decided_and_canceled_runs_are_not_retried(outcome, ending, schedule):
     run = a_run(ending=ending)
     found = next_step(schedule, run, outcome, [run], now=ms("13:00"))
-    assert isinstance(found, (Finish, Retry, AwaitReport))
+    assert isinstance(found, (Finish, Retry, Detach, AwaitReport))
     assert not (isinstance(found, Retry) and (ending or schedule is None))
 
 
@@ -560,6 +564,6 @@ def test_condition_outcome_is_true_false_or_unknown(kind, outcome, answer):
 
 
 def test_accepted_run_to_be_canceled_is_in_flight_until_it_ends():
-    accepted = Run(1, 0, Status.STARTED, 0, 0, attempt=1, deadline_at=5_000)
-    assert not accepted.in_flight(5_000), "nobody has told of its end in time"
-    assert replace(accepted, ending="superseded").in_flight(5_000)
+    late = Run(1, 0, Phase.ACCEPTED, 0, 0, attempt=1, deadline_at=5_000)
+    assert not late.in_flight(5_000), "its outcome was not reported in time"
+    assert replace(late, phase=Phase.REVOKED, ending="superseded").in_flight(5_000)

@@ -31,7 +31,7 @@ from onbeat.core.runs.decisions import (
     Supersede,
     Tick,
 )
-from onbeat.core.runs.run import Status
+from onbeat.core.runs.phase import UNANNOUNCED, Phase
 from onbeat.core.time.instants import rfc3339
 from onbeat.core.triggers.past import NO_PAST, Past
 from onbeat.testing import a_schedule
@@ -41,7 +41,9 @@ from tests.core.plans import (
     MINUTE,
     NOON,
     a_run,
+    accepted,
     at,
+    claimed,
     clock,
     decided,
     lines,
@@ -338,7 +340,7 @@ class TestMaxActive:
         assert lines(found) == ["skip 13:00 overlap 12:00"]
 
     def test_accepted_run_counts_for_max_active_until_its_deadline(self):
-        runs = [a_run("11:00", deadline_at=ms("13:00")), a_run("12:00")]
+        runs = [accepted("11:00", deadline_at=ms("13:00")), a_run("12:00")]
         assert lines(decided(self.two(), *runs, now="13:00")) == ["launch 13:00"]
         still = [replace(runs[0], deadline_at=ms("13:00") + 1), runs[1]]
         assert lines(decided(self.two(), *still, now="13:00")) == ["skip 13:00 overlap 12:00"]
@@ -580,7 +582,22 @@ class TestJitterAround:
 
 
 KINDS = st.lists(
-    st.sampled_from(["started", "asked", "waiting", "retry", "manual", "queued", "asked for"]),
+    st.sampled_from(
+        [
+            "started",
+            "asked",
+            "claimed",
+            "accepted",
+            "detached",
+            "reattaching",
+            "recalled",
+            "waiting",
+            "retry",
+            "manual",
+            "queued",
+            "asked for",
+        ]
+    ),
     max_size=6,
 )
 
@@ -590,6 +607,11 @@ def there(kinds):
     made = {
         "started": a_run,
         "asked": partial(a_run, ending="superseded"),
+        "claimed": claimed,
+        "accepted": accepted,
+        "detached": partial(a_run, phase=Phase.DETACHED, attempt=1),
+        "reattaching": partial(a_run, phase=Phase.REATTACHING, attempt=1),
+        "recalled": partial(a_run, phase=Phase.RECALLED, attempt=1, ending="canceled"),
         "waiting": waiting,
         "retry": retrying,
         "manual": partial(a_run, request_id="by-hand"),
@@ -688,9 +710,9 @@ def test_full_queue_keeps_the_first_or_the_latest_runs(limit, keep, kinds, count
 def test_newest_tick_replaces_all_runs_of_its_schedule(kinds, count):
     runs, ticks, decisions = overlapped({"overlap": "replace"}, kinds, count)
     flying = in_flight(runs)
-    started = [run for run in flying if run.status is Status.STARTED]
+    started = [run for run in flying if run.phase not in UNANNOUNCED]
     assert runs_in(decisions, RequestCancel) == [run for run in started if run.ending is None]
-    dropped = {run for run in runs if run.status is Status.ENQUEUED and not run.is_backfill}
+    dropped = {run for run in runs if run.phase in UNANNOUNCED and not run.is_backfill}
     assert set(runs_in(decisions, Supersede)) == dropped
     assert ticks_in(decisions, Queue if started else Launch) == ticks[-1:]
     assert count_starts(decisions) == 1

@@ -25,7 +25,8 @@ from onbeat.core.decide.plan import (
 )
 from onbeat.core.policy import Policy
 from onbeat.core.runs.decisions import Due, Launch, Plan, Queue, Release, Skip, Supersede
-from onbeat.core.runs.run import Run, Status
+from onbeat.core.runs.phase import STARTED
+from onbeat.core.runs.run import Run
 from onbeat.core.schedule import Schedule
 from onbeat.core.time.instants import parse_instant, rfc3339
 from onbeat.core.triggers.past import NO_PAST, Past
@@ -167,7 +168,7 @@ def is_in_flight(run, now):
     """Return whether a run is in flight: scheduled, and about to start or started."""
     if run.request_id or run.blocked_by is not None:
         return False
-    return run.status is Status.STARTED or (run.attempt == 0 and run.due_at <= now)
+    return run.phase in STARTED or (run.attempt == 0 and run.due_at <= now)
 
 
 @st.composite
@@ -210,7 +211,7 @@ def walk(case):
     waits = sum(run.blocked_by is not None for run in case.unfinished)
     retries = [
         run for run in case.unfinished
-        if run.attempt and run.status is Status.ENQUEUED and not run.request_id
+        if run.attempt and run.phase not in STARTED and not run.request_id
     ]  # fmt: skip
     used, verdicts, decided_ticks = case.past.runs_used, [], []
     for kind, ticks in groups_of(case):

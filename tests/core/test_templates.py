@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from onbeat import InvalidSchedule
 from onbeat.core import templates
-from onbeat.core.runs.run import Status
+from onbeat.core.runs.phase import Status
 from onbeat.core.templates import (
     FILTERS,
     LONGEST_TEXT,

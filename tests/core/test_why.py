@@ -21,7 +21,8 @@ from onbeat.core.explain.reasons import SENTENCES
 from onbeat.core.explain.why import explain
 from onbeat.core.explain.why_no_tick import why_no_tick
 from onbeat.core.runs.decisions import Due
-from onbeat.core.runs.run import REASONS, PastAttempt, ReasonDetail, Status
+from onbeat.core.runs.phase import Phase
+from onbeat.core.runs.run import REASONS, PastAttempt, ReasonDetail
 from onbeat.core.schedule import from_definition
 from onbeat.core.time.instants import parse_instant
 from onbeat.core.triggers.kinds import Manual
@@ -40,14 +41,14 @@ def reason_for(trigger, when, past=NO_PAST):
     return why_no_tick(trigger, t, past)
 
 
-def a_run(status=Status.SKIPPED, **fields):
-    return RunFacts(7, NOON, status, NOON * 1000, **fields)
+def a_run(phase=Phase.SKIPPED, **fields):
+    return RunFacts(7, NOON, phase, NOON * 1000, **fields)
 
 
 def a_skip(reason, **fields):
     """Return a run that was skipped as it was decided."""
     at = NOON * 1000
-    return a_run(Status.SKIPPED, reason=reason, created_at=at, finished_at=at, **fields)
+    return a_run(Phase.SKIPPED, reason=reason, created_at=at, finished_at=at, **fields)
 
 
 def explained(run=None, *, when=NOON, now=NOON + HOUR, **fields):
@@ -69,7 +70,7 @@ class TestReasons:
     @pytest.mark.parametrize("reason", [each for each in REASONS if each != "coalesced"])
     def test_row_with_a_reason_is_explained_by_its_sentence(self, reason):
         policy = {"group": "gpu", "start_deadline": "5m", "rate": "3/day"}
-        status = Status.SKIPPED if reason not in ("exit", "lost", "timeout") else Status.FAILED
+        status = Phase.SKIPPED if reason not in ("exit", "lost", "timeout") else Phase.FAILED
         run = a_run(status, reason=reason, attempt=1, error="it broke\nin two lines", exit_code=3)
         found = explained(run, **policy)
         assert found.reason == reason
@@ -81,7 +82,7 @@ class TestReasons:
 
     def test_overlap_names_the_blocker_and_what_a_queue_would_have_done(self):
         blocker = RunFacts(
-            6, NOON - HOUR, Status.SUCCESS, 0, attempt=1, started_at=(NOON - HOUR) * 1000 + 7,
+            6, NOON - HOUR, Phase.SUCCESS, 0, attempt=1, started_at=(NOON - HOUR) * 1000 + 7,
             finished_at=NOON * 1000 + 30_120,
         )  # fmt: skip
         found = explained(a_skip("overlap", blocked_by=6), blocker=blocker)
@@ -97,13 +98,13 @@ class TestReasons:
         )
 
     def test_tick_behind_others_would_have_started_after_them(self):
-        blocker = RunFacts(6, NOON, Status.SUCCESS, 0, started_at=0, finished_at=NOON * 1000)
+        blocker = RunFacts(6, NOON, Phase.SUCCESS, 0, started_at=0, finished_at=NOON * 1000)
         run = a_run(reason="overlap", blocked_by=6)
         found = explained(run, blocker=blocker, is_first_blocked=False)
         assert found.instead.startswith("with overlap=queue it would have started after the ticks")
 
     def test_blocker_that_has_not_started_refers_to_its_own_why(self):
-        blocker = RunFacts(6, NOON - HOUR, Status.ENQUEUED, 0)
+        blocker = RunFacts(6, NOON - HOUR, Phase.WAITING, 0)
         found = explained(a_skip("overlap", blocked_by=6), blocker=blocker)
         assert found.sentences[0] == (
             "run 6 (tick of 2026-01-01T11:00:00Z) was waiting to start (overlap skip)"
@@ -113,7 +114,7 @@ class TestReasons:
 
     def test_tick_covered_by_another_run_is_coalesced(self):
         run = RunFacts(
-            7, NOON, Status.SUCCESS, 0, attempt=1, first_run_at=NOON - 3 * HOUR, tick_count=4,
+            7, NOON, Phase.SUCCESS, 0, attempt=1, first_run_at=NOON - 3 * HOUR, tick_count=4,
             triggered_by="catchup", started_at=NOON * 1000, finished_at=NOON * 1000 + 5,
             created_at=NOON * 1000,
         )  # fmt: skip
@@ -150,10 +151,10 @@ class TestReasons:
         ],
     )
     def test_decision_by_a_policy_names_what_another_policy_would_do(self, reason, policy, instead):
-        status = Status.FAILED if reason in ("lost", "exit") else Status.SKIPPED
+        status = Phase.FAILED if reason in ("lost", "exit") else Phase.SKIPPED
         rule = "catchup" if policy.get("catchup") == "none" else "window"
         run = a_run(
-            status, reason=reason, attempt=1 if status is Status.FAILED else 0,
+            status, reason=reason, attempt=1 if status is Phase.FAILED else 0,
             error="its node fell silent", deadline_at=NOON * 1000, finished_at=NOON * 1000,
             detail=ReasonDetail(rule=rule if reason == "missed" else None),
         )  # fmt: skip
@@ -169,7 +170,7 @@ class TestWaiting:
         nodes = fields.pop("nodes", [NodeFacts("one", frozenset({"command"}))])
         names = RunFacts.__struct_fields__
         run = {name: fields.pop(name) for name in list(fields) if name in names}
-        found = explained(a_run(Status.ENQUEUED, **run), nodes=nodes, **fields)
+        found = explained(a_run(Phase.WAITING, **run), nodes=nodes, **fields)
         assert found.kind == "waiting"
         return list(found.sentences)
 
@@ -187,7 +188,7 @@ class TestWaiting:
         assert self.waits(blocked_by=6) == ["it waits in the queue behind run 6"]
 
     def test_run_waiting_for_its_group_names_the_users_of_its_places(self):
-        group = GroupFacts("gpu", 1, [RunFacts(6, NOON, Status.STARTED, 0, schedule_id="other")])
+        group = GroupFacts("gpu", 1, [RunFacts(6, NOON, Phase.RUNNING, 0, schedule_id="other")])
         assert self.waits(group=group) == [
             "it waits for a place in group gpu (1 place, used by run 6 of other)"
         ]
@@ -195,7 +196,7 @@ class TestWaiting:
     def test_run_waiting_for_a_retry_names_its_due_time(self):
         later = (NOON + 2 * HOUR) * 1000
         run = {"attempt": 1, "reason": "exit", "due_at": later}
-        found = explained(RunFacts(7, NOON, Status.ENQUEUED, **run))
+        found = explained(RunFacts(7, NOON, Phase.WAITING, **run))
         assert list(found.sentences) == [
             "attempt 1 ended: exit", "attempt 2 is due at 2026-01-01T14:00:00.000Z, in 60 min",
         ]  # fmt: skip
@@ -215,7 +216,7 @@ class TestWaiting:
 class TestRunning:
     def test_running_run_names_its_start_and_a_requested_cancellation(self):
         run = a_run(
-            Status.STARTED, attempt=2, started_at=NOON * 1000, leased_by="n", reason="superseded",
+            Phase.CANCELING, attempt=2, started_at=NOON * 1000, leased_by="n", reason="superseded",
             end_asked_at=NOON * 1000 + 1,
         )  # fmt: skip
         found = explained(run, nodes=[NodeFacts("one", frozenset(), "n")])
@@ -229,7 +230,7 @@ class TestRunning:
         ("nodes", "by"), [([], "the next node that starts"), (["two"], "another node")]
     )
     def test_running_run_of_a_silent_node_is_unknown(self, nodes, by):
-        run = a_run(Status.STARTED, attempt=1, started_at=NOON * 1000, leased_by="gone")
+        run = a_run(Phase.RUNNING, attempt=1, started_at=NOON * 1000, leased_by="gone")
         found = explained(run, nodes=[NodeFacts(name, frozenset(), name) for name in nodes])
         sentence = "its node is silent: whether it still runs is unknown;"
         assert found.sentences[1:] == [f"{sentence} {by} will decide it"]
@@ -239,12 +240,12 @@ class TestRunning:
         [({"warn_after": "5s"}, "its warn_after of 5 s"), ({}, "three times its usual p99")],
     )
     def test_stuck_run_is_named_with_its_limit(self, policy, limit):
-        run = a_run(Status.STARTED, attempt=1, started_at=NOON * 1000, stuck_at=NOON * 1000 + 6000)
+        run = a_run(Phase.RUNNING, attempt=1, started_at=NOON * 1000, stuck_at=NOON * 1000 + 6000)
         said = f"it takes longer than {limit}: reported as stuck at 2026-01-01T12:00:06.000Z"
         assert said in explained(run, **policy).sentences
 
     def test_accepted_run_names_its_deadline(self):
-        run = a_run(Status.STARTED, attempt=1, external_id="x1", deadline_at=NOON * 1000 + 5)
+        run = a_run(Phase.ACCEPTED, attempt=1, external_id="x1", deadline_at=NOON * 1000 + 5)
         sentence = "its target accepted it as x1 and has until 2026-01-01T12:00:00.005Z to report its outcome"
         assert sentence in explained(run).sentences
 
@@ -252,7 +253,7 @@ class TestRunning:
         blocker = RunFacts(
             6,
             NOON,
-            Status.STARTED,
+            Phase.ACCEPTED,
             0,
             attempt=1,
             started_at=NOON * 1000,
@@ -269,7 +270,7 @@ class TestRunning:
         ) in sentence
 
     def test_run_that_was_not_reported_by_its_deadline_needs_a_longer_timeout(self):
-        run = a_run(Status.FAILED, reason="timeout", error=UNREPORTED, attempt=1)
+        run = a_run(Phase.FAILED, reason="timeout", error=UNREPORTED, attempt=1)
         assert (
             explained(run).instead
             == "with a longer timeout it would have stayed in flight until its report"
@@ -563,7 +564,7 @@ class TestAttempts:
 
     def test_dropped_retry_has_a_separate_sentence(self):
         run = a_run(
-            Status.FAILED, reason="superseded", attempt=1, started_at=ms("12:00:01"),
+            Phase.FAILED, reason="superseded", attempt=1, started_at=ms("12:00:01"),
             finished_at=ms("12:05:00"), tried=self.tried("exit"), exit_code=1,
             detail=ReasonDetail(waited_for="retry", newer=NOON + 300),
         )  # fmt: skip
@@ -604,7 +605,7 @@ class TestAttempts:
     @pytest.mark.parametrize("started_at", [ms("12:00:05"), None])
     def test_run_that_could_not_be_launched_never_ran(self, reason, earlier, started_at):
         run = a_run(
-            Status.FAILED, reason=reason, attempt=len(earlier) + 1, error="no such file",
+            Phase.FAILED, reason=reason, attempt=len(earlier) + 1, error="no such file",
             started_at=started_at, finished_at=ms("12:00:06"), tried=self.tried(*earlier),
         )  # fmt: skip
         sentences = " ".join(explained(run).sentences)
@@ -613,7 +614,7 @@ class TestAttempts:
 
     def test_single_attempt_that_could_not_be_launched_names_its_times(self):
         run = a_run(
-            Status.FAILED, reason="launch_failed", attempt=1, error="no such file",
+            Phase.FAILED, reason="launch_failed", attempt=1, error="no such file",
             started_at=ms("12:00:00"), finished_at=ms("12:00:01"),
         )  # fmt: skip
         assert explained(run).sentences == [
@@ -624,7 +625,7 @@ class TestAttempts:
     def test_only_the_latest_of_many_attempts_are_listed(self):
         reasons = ["exit", "error"] * 5
         tried = self.tried(*reasons)
-        found = explained(RunFacts(7, NOON, Status.ENQUEUED, 0, attempt=10, tried=tried))
+        found = explained(RunFacts(7, NOON, Phase.WAITING, 0, attempt=10, tried=tried))
         assert found.sentences[0] == "5 earlier attempts are not listed"
         assert [s.partition(" ran")[0] for s in found.sentences[1:6]] == [
             f"attempt {n}" for n in range(6, 11)
@@ -635,9 +636,7 @@ class TestRunsThatWereNotLaunched:
     """A run that was announced and never launched did not run from its announcement to its end."""
 
     def announced(self, reason, error=UNLAUNCHED, **fields):
-        status = (
-            Status.CANCELED if reason in ("canceled", "superseded", "timeout") else Status.FAILED
-        )
+        status = Phase.CANCELED if reason in ("canceled", "superseded", "timeout") else Phase.FAILED
         return a_run(
             status, reason=reason, error=error, attempt=1, started_at=ms("12:00:01"),
             finished_at=ms("12:00:02"), **fields,
@@ -687,7 +686,7 @@ class TestCauses:
     )  # fmt: skip
     def test_every_cause_has_a_sentence(self, cause, note, said):
         run = a_run(
-            Status.SUCCESS, attempt=1, started_at=ms("12:00:00"), finished_at=ms("12:00:00"),
+            Phase.SUCCESS, attempt=1, started_at=ms("12:00:00"), finished_at=ms("12:00:00"),
             triggered_by=cause, request_id="a-1", created_at=ms("12:00:00"),
             detail=ReasonDetail(by="ann", note=note),
         )  # fmt: skip

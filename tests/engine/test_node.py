@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from onbeat import Onbeat, every
 from onbeat.app.settings import Settings
 from onbeat.core.decide.plan import plan
-from onbeat.core.runs.run import Failed, Run, Status, Succeeded
+from onbeat.core.runs.phase import Phase
+from onbeat.core.runs.run import Failed, Run, Succeeded
 from onbeat.core.triggers.past import NO_PAST, Past
 from onbeat.engine import node as loop
 from onbeat.engine.dispatcher import Dispatcher
@@ -392,7 +393,7 @@ def test_schedules_share_a_plan_only_if_their_policies_are_equal():
         for late in (45_000, 200_000)
         for run_at in (60, 120)
         for used in (0, 2)
-        for unfinished in ([], [Run(1, 0, Status.STARTED, 0, attempt=1)])
+        for unfinished in ([], [Run(1, 0, Phase.RUNNING, 0, attempt=1)])
     ]
     planner = Planner(None, ManualClock(), NODE, None, catchup_per_second=10**6)
     right = [plan_now(*case) for case in cases]

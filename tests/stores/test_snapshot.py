@@ -4,7 +4,8 @@ It is noon on New Year's Day; schedules are hourly and called `report` by defaul
 """
 
 from onbeat.core.runs.decisions import Due
-from onbeat.core.runs.run import Failed, Status, Succeeded
+from onbeat.core.runs.phase import Phase
+from onbeat.core.runs.run import Failed, Succeeded
 from onbeat.simulate.simulation import Simulation
 from onbeat.stores.sql import snapshot
 from onbeat.testing import a_schedule
@@ -42,8 +43,8 @@ async def test_snapshot_has_runs_in_flight_with_their_start(world):
     await world.tick()
     found = await standing(world)
     going, waiting = found.unfinished
-    assert (going.run_id, going.status, going.leased) == (attempt.run_id, Status.STARTED, True)
-    assert (waiting.status, waiting.blocked_by) == (Status.ENQUEUED, going.run_id)
+    assert (going.run_id, going.phase) == (attempt.run_id, Phase.RUNNING)
+    assert (waiting.phase, waiting.blocked_by) == (Phase.QUEUED, going.run_id)
     assert found.started_at == {going.run_id: started_at}
 
 

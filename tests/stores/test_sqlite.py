@@ -173,7 +173,7 @@ class TestFile:
         foreign = [row[2] for row in database.execute("PRAGMA foreign_key_list(schedule_runs)")]
         database.close()
         assert {"schedule_id", "definition", "revision", "user_id", "paused"} <= tables["schedules"]
-        assert {"run_id", "run_at", "status", "fence", "created_at"} <= tables["schedule_runs"]
+        assert {"run_id", "run_at", "phase", "fence", "created_at"} <= tables["schedule_runs"]
         assert tables["due"] == {"due_at", "schedule_id", "run_at"}
         assert foreign == ["schedules"]
 

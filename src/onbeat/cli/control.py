@@ -10,7 +10,8 @@ from onbeat.cli.completion import complete_schedules
 from onbeat.cli.exit_codes import FAILED
 from onbeat.cli.runtime import JSON, is_number, with_service, with_settings, write_json
 from onbeat.cli.verbs import Verb
-from onbeat.core.runs.run import Failed, Status, Succeeded
+from onbeat.core.runs.phase import Status
+from onbeat.core.runs.run import Failed, Succeeded
 from onbeat.core.time.durations import parse_duration
 from onbeat.core.time.instants import parse_instant
 from onbeat.errors import InvalidSchedule, InvalidSettings, RunIsOver

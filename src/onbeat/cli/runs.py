@@ -22,7 +22,7 @@ from onbeat.cli.schedules import warn_if_closed, write_runs
 from onbeat.cli.tables import WIDE
 from onbeat.cli.terminal import table_zone
 from onbeat.cli.verbs import Verb
-from onbeat.core.runs.run import Status
+from onbeat.core.runs.phase import Status
 from onbeat.errors import InvalidSettings, NoSuchRun, quote_value
 from onbeat.ports.rows import RunFilter, RunRow
 from onbeat.service.serialize import run_fields

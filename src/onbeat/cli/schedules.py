@@ -23,7 +23,7 @@ from onbeat.cli.tables import (
 from onbeat.cli.terminal import table_zone
 from onbeat.cli.verbs import Verb
 from onbeat.core.explain.preview import NO_MORE
-from onbeat.core.runs.run import Status
+from onbeat.core.runs.phase import Status
 from onbeat.ports.rows import Overview, RunFilter, RunRow, ScheduleRow
 from onbeat.service.serialize import idle_reason, run_fields, schedule_fields, schedule_words
 from onbeat.service.service import Service

@@ -36,8 +36,10 @@ class Target:
         object.__setattr__(self, "inputs_text", text)
         templates = has_templates(self.fields)
         object.__setattr__(self, "has_templates", templates)
-        # A target that may report its outcome by the run's key must receive the key beforehand.
-        object.__setattr__(self, "starts_directly", not (templates or self.may_report))
+        # A target that may report its outcome by the run's key must receive the key beforehand, and
+        # the row of a run that can be reattached says so.
+        waits = templates or self.may_report or self.reattachable
+        object.__setattr__(self, "starts_directly", not waits)
 
     @property
     def may_report(self) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onbeat.core.explain.attempts import WHILE_WAITING
+from onbeat.core.runs.phase import ENQUEUED, Phase, Status
 from onbeat.core.runs.run import run_key
 from onbeat.events import AnyEvent, Event
 
@@ -68,7 +69,7 @@ class RunRow:
     run_at: int
     request_id: str
     due_at: int
-    status: str
+    phase: Phase
     reason: str | None
     triggered_by: str
     attempt: int
@@ -99,6 +100,11 @@ class RunRow:
     user: str = ""  # the user of the schedule, as whom it runs
 
     @property
+    def status(self) -> Status:
+        """The status, derived from the phase."""
+        return self.phase.facts.status
+
+    @property
     def key(self) -> str:
         """The idempotency key."""
         return run_key(self.schedule_id, self.run_at, self.request_id)
@@ -106,7 +112,7 @@ class RunRow:
     @property
     def was_tried(self) -> bool:
         """Whether an attempt was launched or announced; False if all were handed back."""
-        waits = self.status == "ENQUEUED" and self.attempt == self.deferrals and not self.reason
+        waits = self.phase in ENQUEUED and self.attempt == self.deferrals and not self.reason
         return self.attempt > 0 and not waits
 
     @property

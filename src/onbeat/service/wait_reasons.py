@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from onbeat.core.runs.run import Status
+from onbeat.core.runs.phase import Status
 from onbeat.core.schedule import from_definition
 from onbeat.errors import InvalidSchedule
 from onbeat.ports.rows import Overview, RunFilter, RunRow, ScheduleFilter

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from onbeat.core.runs.decisions import Finish, Tick
-from onbeat.core.runs.run import Reason, Run, Status
+from onbeat.core.runs.phase import Phase, Status
+from onbeat.core.runs.run import Reason, Run
 from onbeat.simulate.counters import ConcurrencyLoad, Counters, DayCounters, Times
 from onbeat.simulate.schedule_state import ScheduleState
 
@@ -66,13 +67,13 @@ class Recorder:
             number = tick.count - 1
             self._count_skipped(state, tick.first_run_at, tick.run_at, number, "coalesced", now=now)
 
-    def drop(self, state: ScheduleState, run: Run, reason: Reason, *, now: int) -> None:
+    def drop(self, state: ScheduleState, ended: Run, reason: Reason, *, now: int) -> None:
         """Record the end of a waiting run that does not start."""
-        status = run.unstarted_status
+        ids = state.schedule_id, ended.run_at
         if self._witness is not None:
-            self._witness(SimulatedRun(state.schedule_id, run.run_at, status, reason, None, now))
-        if status is Status.SKIPPED:
-            self._count_skipped(state, run.run_at, run.run_at, 1, reason, now=now)
+            self._witness(SimulatedRun(*ids, ended.status, reason, None, now))
+        if ended.phase is Phase.SKIPPED:
+            self._count_skipped(state, ended.run_at, ended.run_at, 1, reason, now=now)
 
     def start(self, state: ScheduleState, run: Run, *, now: int) -> None:
         """Record the start of a run."""

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from onbeat.core.decide.plan import next_due, switched_off
-from onbeat.core.runs.run import Run, Status
+from onbeat.core.runs.phase import Status
+from onbeat.core.runs.run import Run
 from onbeat.core.schedule import Schedule
 from onbeat.core.snapshot import ScheduleSnapshot
 from onbeat.core.triggers.base import Trigger

@@ -13,18 +13,25 @@ from msgspec.structs import replace
 
 from onbeat.core.decide.follow import ENDINGS, causes_after_end
 from onbeat.core.decide.outcomes import next_step, recheck_overlap, to_release
-from onbeat.core.decide.plan import next_due, plan, set_aside, split_stale, switched_off
+from onbeat.core.decide.plan import next_due, plan, set_aside, split_stale
+from onbeat.core.decide.start import check_start
+from onbeat.core.runs.apply import apply, first_phase
 from onbeat.core.runs.decisions import (
+    Announce,
+    Claim,
     Decision,
     Finish,
+    HandBack,
     Launch,
     Queue,
     Release,
     RequestCancel,
+    Requeue,
     Skip,
     Supersede,
 )
-from onbeat.core.runs.run import Canceled, Reason, Run, Status, Succeeded
+from onbeat.core.runs.phase import CLAIMABLE, DETACHED, STARTED, UNSTARTED, Phase, Status
+from onbeat.core.runs.run import Canceled, Reason, Run, Succeeded
 from onbeat.core.snapshot import ScheduleSnapshot
 from onbeat.simulate.recorder import Recorder
 from onbeat.simulate.schedule_state import ScheduleState
@@ -54,12 +61,20 @@ class Simulator:
         ids = {run.run_id: next(self._ids) for run in entry.unfinished}
         for run in entry.unfinished:
             blocked_by = None if run.blocked_by is None else ids.get(run.blocked_by, 0)
-            copy = replace(run, run_id=ids[run.run_id], blocked_by=blocked_by, leased=False)
-            if run.status is Status.STARTED:
+            copy = replace(run, run_id=ids[run.run_id], blocked_by=blocked_by)
+            if copy.phase in CLAIMABLE & DETACHED:
+                copy = apply(copy, Claim(), now=self.now).after
+            if copy.detached:  # it is reattached at once
+                copy = apply(copy, Announce(), now=self.now).after
+            if copy.phase in STARTED:
                 started_at = min(entry.started_at.get(run.run_id, self.now), self.now)
                 deadline = run.deadline_at if run.is_accepted else None
-                self._resume_run(state, replace(copy, leased=True), started_at, deadline)
+                self._resume_run(state, copy, started_at, deadline)
             else:
+                if (
+                    copy.leased
+                ):  # it has no place in its group yet, and waits for one like the others
+                    copy = apply(copy, HandBack(), now=self.now).after
                 state.runs[copy.run_id] = copy
                 self._wait(state, copy)
 
@@ -70,10 +85,8 @@ class Simulator:
             state.update_due()
         if state.last_end > self.now:
             run_at = state.last_run // 1000
-            run = Run(
-                next(self._ids), run_at, Status.STARTED, state.last_run, state.last_run, attempt=1,
-                leased=True,
-            )  # fmt: skip
+            of_run = next(self._ids), run_at, Phase.RUNNING, state.last_run, state.last_run
+            run = Run(*of_run, attempt=1)
             self._resume_run(state, run, state.last_run)
         self.await_due(state)
 
@@ -176,8 +189,9 @@ class Simulator:
         wait = policy.start_deadline
         deadline = None if wait is None else max(tick.due_at, self.now) + wait
         run = Run(
-            next(self._ids), tick.run_at, Status.ENQUEUED, tick.due_at, self.now,
-            blocked_by=blocker, deadline_at=deadline,
+            next(self._ids), tick.run_at, first_phase(tick.due_at, blocker, now=self.now),
+            tick.due_at, self.now, blocked_by=blocker, deadline_at=deadline,
+            reattachable=state.schedule.target.reattachable,
         )  # fmt: skip
         state.runs[run.run_id] = run
         if blocker is None and policy.group is None and tick.due_at <= self.now:
@@ -198,7 +212,7 @@ class Simulator:
             case Release(run=run):
                 self._release(state, run)
             case RequestCancel(run=run):
-                state.runs[run.run_id] = replace(run, ending="superseded")
+                state.runs[run.run_id] = apply(run, decision, now=self.now).after
                 self._end_at(state, run.run_id, self.now)
             case _:
                 raise AssertionError(f"{decision} is about a tick")
@@ -234,7 +248,7 @@ class Simulator:
 
     def _wait(self, state: ScheduleState, run: Run) -> None:
         """Queue a run, to start as soon as it may."""
-        if run.status is not Status.ENQUEUED:
+        if run.phase not in UNSTARTED:
             return
         if run.deadline_at is not None:
             heappush(self._deadlines, (run.deadline_at, run.run_id, state))
@@ -263,10 +277,7 @@ class Simulator:
             while queue and self._has_place(group):
                 *_, run_id, state = heappop(queue)
                 run = state.runs.get(run_id)
-                is_ready = (
-                    run is not None and run.status is Status.ENQUEUED and run.blocked_by is None
-                )
-                if run is not None and is_ready and self._may_start(state, run):
+                if run is not None and run.phase in CLAIMABLE and self._may_start(state, run):
                     self._start(state, run)
 
     def _has_place(self, group: str | None) -> bool:
@@ -274,39 +285,38 @@ class Simulator:
 
     def _may_start(self, state: ScheduleState, run: Run) -> bool:
         """Check a run again that was decided before it was due, as at a claim."""
-        if run.status is not Status.ENQUEUED or run.blocked_by is not None:
-            return False  # it has changed since it was queued
         if state.is_paused and not run.is_requested:
             return False
-        if run.deadline_at is not None and run.deadline_at <= self.now:
-            return False
-        schedule, policy = state.schedule, state.schedule.policy
-        skip_reason = switched_off(schedule)
-        if skip_reason == "disabled" and run.is_requested and schedule.target.is_enabled:
-            skip_reason = None
-        if skip_reason is not None:
-            self._end_waiting(state, run, skip_reason)
-            self._release_next(state)
-            return False
-        is_free = policy.overlap == "allow" and policy.max_active is None
-        if run.request_id or not run.was_deferred or is_free:
-            return True
-        *others, about_it = recheck_overlap(schedule, run, list(state.runs.values()), now=self.now)
-        for decision in others:
+        match check_start(state.schedule, state.schedule, run, now=self.now):
+            case "start":
+                return True
+            case "wait":
+                return False
+            case "recheck":
+                return self._recheck(state, run)
+            case Supersede(reason=reason):
+                self._end_waiting(state, run, reason)
+                self._release_next(state)
+                return False
+
+    def _recheck(self, state: ScheduleState, run: Run) -> bool:
+        """Decide again about a run, apply the decisions, and return whether it may start."""
+        runs = list(state.runs.values())
+        about_others, own = recheck_overlap(state.schedule, run, runs, now=self.now)
+        for decision in about_others:
             self._apply(state, decision)
-        match about_it:
+        match own:
             case Launch():
                 return True
             case Queue():
-                state.runs[run.run_id] = replace(run, blocked_by=0)
+                state.runs[run.run_id] = apply(run, Requeue(0), now=self.now).after
             case Skip(reason=reason):
                 self._end_waiting(state, run, reason)
-            case _:
-                raise AssertionError(f"{about_it} is not about the run")
         return False
 
     def _start(self, state: ScheduleState, run: Run) -> None:
-        started = replace(run, status=Status.STARTED, attempt=run.attempt + 1, leased=True)
+        claimed = apply(run, Claim(), now=self.now).after
+        started = apply(claimed, Announce(), now=self.now).after
         state.runs[run.run_id] = started
         self._end_at(state, run.run_id, self.now + state.length)
         self._recorder.start(state, started, now=self.now)
@@ -314,7 +324,7 @@ class Simulator:
     def _release(self, state: ScheduleState, run: Run | None) -> None:
         """Unblock the first queued run."""
         if run is not None:
-            state.runs[run.run_id] = freed = replace(run, blocked_by=None)
+            freed = state.runs[run.run_id] = apply(run, Release(run), now=self.now).after
             self._wait(state, freed)
 
     def _release_next(self, state: ScheduleState) -> None:
@@ -329,7 +339,8 @@ class Simulator:
     def _end_waiting(self, state: ScheduleState, run: Run, reason: Reason) -> None:
         """End a waiting run without starting it."""
         del state.runs[run.run_id]
-        self._recorder.drop(state, run, reason, now=self.now)
+        ended = apply(run, Supersede(run), now=self.now).after
+        self._recorder.drop(state, ended, reason, now=self.now)
 
     def _expire(self) -> None:
         """End runs that have waited too long."""
@@ -337,7 +348,7 @@ class Simulator:
         while self._deadlines and self._deadlines[0][0] <= self.now:
             _, run_id, state = heappop(self._deadlines)
             run = state.runs.get(run_id)
-            if run is None or run.status is not Status.ENQUEUED:
+            if run is None or run.phase not in UNSTARTED:
                 continue
             group = state.schedule.policy.group
             is_full = run.blocked_by is None and not self._has_place(group)

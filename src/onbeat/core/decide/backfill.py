@@ -5,7 +5,8 @@ from typing import Literal
 
 import msgspec
 
-from onbeat.core.runs.run import Reason, Status
+from onbeat.core.runs.phase import Status
+from onbeat.core.runs.run import Reason
 
 WhyNot = Literal["ran", "waits", "canceled", "undecided", "forgotten"]
 REFUSALS: dict[WhyNot, str] = {

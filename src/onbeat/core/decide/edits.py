@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from onbeat.core.decide.plan import decide_edit, defined_late, due_at, next_due, plan, set_aside
 from onbeat.core.runs.decisions import Decision, Launch, Queue, Skip, Supersede, Tick
-from onbeat.core.runs.run import Reason, ReasonDetail, Run, Status
+from onbeat.core.runs.phase import UNANNOUNCED, UNSTARTED
+from onbeat.core.runs.run import Reason, ReasonDetail, Run
 from onbeat.core.schedule import Schedule
 from onbeat.core.time.instants import rfc3339, rfc3339_ms
 from onbeat.core.triggers.past import NO_PAST, Past
@@ -99,11 +100,7 @@ def _within_grace(
     Otherwise an edit made while no node is up would start past ticks whenever the next node starts.
     A run that is queued behind a started run is not limited.
     """
-    started = {
-        run.run_at
-        for run in unfinished
-        if run.status is Status.STARTED or run.leased or run.detached
-    }
+    started = {run.run_at for run in unfinished if run.phase not in UNSTARTED}
     bounded: list[Decision] = []
     for each in decisions:
         if isinstance(each, Launch) or (isinstance(each, Queue) and each.behind not in started):
@@ -194,14 +191,13 @@ def _foresee_deletion(found: EditContext, now: int) -> EditForecast:
     if found.schedule is not None and found.run_at is not None:
         aside = set_aside(found.schedule, found.run_at, found.past, now=now, reason="canceled")
     records = _records([] if aside is None else [aside])
-    waiting = [run for run in found.unfinished if run.status is Status.ENQUEUED]
-    return EditForecast(records=records, cancels=sum(not run.detached for run in waiting))
+    cancels = sum(run.phase in UNANNOUNCED for run in found.unfinished)
+    return EditForecast(records=records, cancels=cancels)
 
 
 def _waiting(found: EditContext) -> list[Run]:
     """Return the waiting runs that can be moved to another revision."""
-    waiting = [run for run in found.unfinished if run.status is Status.ENQUEUED]
-    return [run for run in waiting if not (run.leased or run.detached)]
+    return [run for run in found.unfinished if run.phase in UNSTARTED]
 
 
 def _limits(decisions: Iterable[Decision]) -> list[int]:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from onbeat.core.runs.run import Status
+from onbeat.core.runs.phase import Status
 from onbeat.core.triggers.base import Trigger
 from onbeat.core.triggers.past import STARTUP, Ending, Past, TriggerCause
 

@@ -5,8 +5,10 @@ from collections.abc import Iterable, Sequence
 from onbeat.core.policy import Policy
 from onbeat.core.runs.decisions import (
     AboutRun,
+    AboutTick,
+    AfterAttempt,
     AwaitReport,
-    Decision,
+    Detach,
     Finish,
     Launch,
     Queue,
@@ -16,6 +18,7 @@ from onbeat.core.runs.decisions import (
     Supersede,
     Tick,
 )
+from onbeat.core.runs.phase import UNANNOUNCED, Status
 from onbeat.core.runs.run import (
     Accepted,
     Busy,
@@ -25,7 +28,6 @@ from onbeat.core.runs.run import (
     Lost,
     Outcome,
     Run,
-    Status,
     Succeeded,
 )
 from onbeat.core.runs.stable_hash import stable_share
@@ -44,13 +46,13 @@ def next_step(
     unfinished: Sequence[Run],
     *,
     now: int,
-) -> Finish | Retry | AwaitReport:
+) -> AfterAttempt:
     """Decide what follows the outcome of an attempt. `unfinished` has the schedule's other runs.
 
     - A failed run is retried while the policy has delays left for its reason, unless a newer tick
       waits in the queue: then that tick has its turn.
-    - A lost run is retried under `on_lost: retry`, or if it can be reattached. The number of
-      attempts is limited, since the run may be what kills its nodes.
+    - A lost run is retried under `on_lost: retry`, or is detached if it can be reattached. The
+      number of attempts is limited, since the run may be what kills its nodes.
     - A run whose cancellation was requested is not retried, except to reattach and then end it.
     - A schedule that was deleted, or cannot be read, is None: none of its runs is retried.
     - An accepted run is in flight until it is reported or its deadline passes: the timeout of the
@@ -75,20 +77,29 @@ def next_step(
             return Finish(Status.FAILED, "invalid_target", release)
         case Busy():
             if not is_last:
-                return Retry(now + outcome.retry_in, "busy", is_deferral=True)
+                due_at = now + outcome.retry_in
+                return Retry(due_at, "busy", is_deferral=True, deadline_at=run.deadline_at)
             return Finish(_status_if_busy(run), run.ending or "busy", release)
         case Lost():
             wanted = policy.on_lost == "retry" or run.reattachable
             may_retry = wanted and tries <= len(delays) + MOST_LOST
-            if may_retry and (run.reattachable or not is_last):
-                return Retry(now, run.ending or "lost")  # a run to be canceled is reattached first
+            if may_retry and run.reattachable:
+                return Detach(run.ending or "lost")  # a run to be canceled is reattached first
+            if may_retry and not is_last:
+                return Retry(now, "lost", deadline_at=_start_by(policy, now))
             return Finish(Status.FAILED, "lost", release)
         case Failed():
             may_retry = policy.retry.allows_retry(outcome.reason, failures=tries)
             if outcome.retryable and not is_last and may_retry:
                 vary = stable_share(f"retry:{run.run_id}:{run.attempt}", policy.retry.jitter + 1)
-                return Retry(now + delays[tries - 1] + vary, outcome.reason)
+                due_at = now + delays[tries - 1] + vary
+                return Retry(due_at, outcome.reason, deadline_at=_start_by(policy, due_at))
             return Finish(Status.FAILED, outcome.reason, release)
+
+
+def _start_by(policy: Policy, due_at: int) -> int | None:
+    """Return by when an attempt that is due then must start."""
+    return None if policy.start_deadline is None else due_at + policy.start_deadline
 
 
 def _report_timeout(policy: Policy, outcome: Accepted) -> int:
@@ -120,11 +131,11 @@ def to_release(unfinished: Iterable[Run], *, now: int) -> Run | None:
 
 def recheck_overlap(
     schedule: Schedule, run: Run, unfinished: Sequence[Run], *, now: int
-) -> tuple[Decision, ...]:
+) -> tuple[Sequence[AboutRun], AboutTick]:
     """Decide again about a run that was decided before it was due, and now is due.
 
-    Later runs of the same kind do not block it: they will be rechecked themselves. The last
-    decision is about the run itself.
+    Returns the decisions about other runs, and the one about the run itself. Later runs of the same
+    kind do not block it: they will be rechecked themselves.
     """
     tick, place, policy = Tick(run.run_at, run.due_at), (run.due_at, run.run_at), schedule.policy
     others = [
@@ -136,15 +147,15 @@ def recheck_overlap(
     ]
     most = 1 if policy.overlap != "allow" else policy.max_active
     if run.request_id or most is None or len(others) < most:
-        return (Launch(tick),)
+        return (), Launch(tick)
     if policy.overlap == "queue" or run.is_backfill:
-        return (Queue(tick, others[0].run_at),)
+        return (), Queue(tick, others[0].run_at)
     older = all(other.run_at < run.run_at for other in others)
     if policy.overlap == "replace" and older:
         decisions, left = displace(others, newer=run.run_at)
-        return (*decisions, Launch(tick) if left is None else Queue(tick, left.run_at))
+        return decisions, Launch(tick) if left is None else Queue(tick, left.run_at)
     is_replaced = run.was_tried or policy.overlap == "replace"
-    return (Skip(tick, "superseded" if is_replaced else "overlap", others[0].run_at),)
+    return (), Skip(tick, "superseded" if is_replaced else "overlap", others[0].run_at)
 
 
 def condition_holds(condition: Target, outcome: Outcome) -> bool | None:
@@ -172,7 +183,7 @@ def displace(
     decisions: list[AboutRun] = []
     left = None
     for run in others:
-        if run.status is Status.ENQUEUED and not run.detached:
+        if run.phase in UNANNOUNCED:
             decisions.append(Supersede(run, newer=newer))
             continue
         left = run

@@ -8,8 +8,10 @@ from msgspec.structs import replace
 from onbeat.core.decide.follow import count_events
 from onbeat.core.decide.outcomes import displace
 from onbeat.core.policy import Policy
+from onbeat.core.runs.apply import apply
 from onbeat.core.runs.decisions import Decision, Launch, Queue, Release, Skip, Supersede, Tick
-from onbeat.core.runs.run import Reason, ReasonDetail, Run, Status
+from onbeat.core.runs.phase import UNANNOUNCED
+from onbeat.core.runs.run import Reason, ReasonDetail, Run
 from onbeat.core.runs.stable_hash import stable_share
 from onbeat.core.schedule import Schedule
 from onbeat.core.triggers.past import Past
@@ -88,8 +90,9 @@ class OverlapPlanner:
         replaces = self._policy.overlap == "replace"
         if waiting and not self._flying and not replaces:  # they waited for the retry
             self._queue.remove(waiting[0])
-            self.decisions.append(Release(waiting[0]))
-            self._flying.append(waiting[0])
+            release = Release(waiting[0])
+            self.decisions.append(release)
+            self._flying.append(apply(waiting[0], release, now=self.now).after)
         if self._apply_overlap(tick, triggered_by, detail):
             self.catchups += triggered_by == "catchup"
             self._count(1)
@@ -140,7 +143,7 @@ class OverlapPlanner:
         self._flying = [
             replace(run, ending="superseded")  # cancellation is requested once
             for run in self._flying
-            if run.status is Status.STARTED
+            if run.phase not in UNANNOUNCED
         ]
         for place in (*self._launched, *self._queued):
             self._unmake(place, "superseded", tick)

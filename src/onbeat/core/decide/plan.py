@@ -22,7 +22,8 @@ from onbeat.core.runs.decisions import (
     Supersede,
     Tick,
 )
-from onbeat.core.runs.run import Reason, ReasonDetail, Run, Status
+from onbeat.core.runs.phase import UNANNOUNCED
+from onbeat.core.runs.run import Reason, ReasonDetail, Run
 from onbeat.core.runs.stable_hash import stable_share
 from onbeat.core.schedule import Schedule
 from onbeat.core.triggers.past import Past
@@ -144,7 +145,7 @@ def split_stale(
     stale: list[Run] = []
     others: list[Run] = []
     for run in unfinished:
-        waits = run.status is Status.ENQUEUED and not run.is_requested
+        waits = run.phase in UNANNOUNCED and not run.is_requested
         late = run.due_at < now - schedule.policy.grace
         (stale if waits and late else others).append(run)
     return stale, others

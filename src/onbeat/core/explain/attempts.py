@@ -3,7 +3,8 @@
 import msgspec
 
 from onbeat.core.explain.facts import RunFacts
-from onbeat.core.runs.run import Reason, Status, WaitedFor
+from onbeat.core.runs.phase import AWAITS_REPORT, Status
+from onbeat.core.runs.run import Reason, WaitedFor
 from onbeat.core.time.instants import rfc3339, rfc3339_ms
 
 MOST_TRIED = 20  # the latest attempts at a run, whose times are stored
@@ -208,7 +209,7 @@ def blocker_outcome(blocker: RunFacts) -> str:
     """Return the outcome of a run that blocked another."""
     name = f"run {blocker.run_id}"
     if blocker.finished_at is None:
-        if blocker.status is Status.STARTED and blocker.leased_by is None and blocker.deadline_at:
+        if blocker.phase in AWAITS_REPORT and blocker.deadline_at is not None:
             until = f"{name} was accepted by its target and is in flight until its report, or until"
             free = f"onbeat cancel {blocker.run_id} frees the schedule now"
             return f"{until} {rfc3339_ms(blocker.deadline_at)} ({free})"

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import msgspec
 
 from onbeat.core.runs.decisions import Due
-from onbeat.core.runs.run import PastAttempt, Reason, ReasonDetail, Status
+from onbeat.core.runs.phase import Phase, Status
+from onbeat.core.runs.run import PastAttempt, Reason, ReasonDetail
 from onbeat.core.schedule import Schedule
 from onbeat.core.triggers.past import NO_PAST, Past
 
@@ -18,7 +19,7 @@ class RunFacts(msgspec.Struct, frozen=True):
 
     run_id: int
     run_at: int
-    status: Status
+    phase: Phase
     due_at: int
     attempt: int = 0
     reason: Reason | None = None
@@ -43,6 +44,11 @@ class RunFacts(msgspec.Struct, frozen=True):
     needs: str = ""
     detail: ReasonDetail = ReasonDetail()
     tried: Sequence[PastAttempt] = ()  # earlier attempts, each followed by another or due to be
+
+    @property
+    def status(self) -> Status:
+        """The status, derived from the phase."""
+        return self.phase.facts.status
 
 
 class NodeFacts(msgspec.Struct, frozen=True):

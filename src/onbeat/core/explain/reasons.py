@@ -11,7 +11,8 @@ from onbeat.core.decide.outcomes import UNREPORTED
 from onbeat.core.explain.attempts import UNLAUNCHED_ERRORS, blocker_state, ended_waiting
 from onbeat.core.explain.facts import Facts, RunFacts, UpFacts
 from onbeat.core.policy import Policy
-from onbeat.core.runs.run import Reason, Status
+from onbeat.core.runs.phase import Status
+from onbeat.core.runs.run import Reason
 from onbeat.core.time.instants import rfc3339, rfc3339_ms
 
 # The error of runs that a restored backup left unfinished. It is stored: do not change it.

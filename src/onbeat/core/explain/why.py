@@ -23,7 +23,8 @@ from onbeat.core.explain.facts import (
 from onbeat.core.explain.reasons import RESTORED, SENTENCES, instead, reason_sentence, span
 from onbeat.core.explain.why_no_tick import why_no_tick
 from onbeat.core.policy import Policy
-from onbeat.core.runs.run import Reason, Status
+from onbeat.core.runs.phase import AWAITS_REPORT, Status
+from onbeat.core.runs.run import Reason
 from onbeat.core.schedule import Schedule
 from onbeat.core.time.instants import rfc3339, rfc3339_ms
 from onbeat.core.time.zones import DAY
@@ -266,14 +267,17 @@ def _definition_sentences(run: RunFacts) -> list[str]:
 
 def _waiting_sentences(facts: Facts, run: RunFacts) -> list[str]:
     """Return what a run waits for."""
+    detached = run.phase.facts.is_detached
     is_tick = not run.request_id and run.triggered_by != "backfill"
-    found = _held(facts) if is_tick else _gate(facts)
+    found = _held(facts) if is_tick and not detached else _gate(facts)
     is_held = bool(found)
     found += describe_attempts(run)
     if (
         run.attempt and not run.tried and run.reason is not None
     ):  # a row written before times were stored
         found.append(f"attempt {run.attempt} ended: {run.reason}")
+    if detached:
+        found.append(DETACHED_RUN)
     if run.blocked_by is not None:
         found.append(f"it waits in the queue behind run {run.blocked_by}")
     elif run.due_at > facts.now:
@@ -285,6 +289,9 @@ def _waiting_sentences(facts: Facts, run: RunFacts) -> list[str]:
     if run.deadline_at is not None:
         found += _deadline_sentences(run, run.deadline_at)
     return [*found, _by(run), *_by_revision(facts, run)]
+
+
+DETACHED_RUN = "it may still run without its node: the next node that claims it reattaches to it"
 
 
 def _deadline_sentences(run: RunFacts, deadline: int) -> list[str]:
@@ -310,7 +317,7 @@ def _by_revision(facts: Facts, run: RunFacts) -> list[str]:
 
 def _unclaimed_sentences(facts: Facts, run: RunFacts) -> list[str]:
     """Return why a run that may start is not running yet."""
-    if run.leased_by is not None:
+    if run.phase.facts.is_leased:
         return ["a node has claimed it: it starts immediately, or when its condition holds"]
     needs = facts.schedule.target.needs if facts.schedule is not None else run.needs
     offering = [node.name for node in facts.nodes if needs in node.offers]
@@ -338,7 +345,8 @@ def _running_sentences(facts: Facts, run: RunFacts) -> list[str]:
     if run.started_at is not None:
         state = f"has been running since {rfc3339_ms(run.started_at)}"
     found = [*describe_attempts(run), f"attempt {run.attempt} {state}", _range(run), _by(run)]
-    if run.leased_by is not None and run.leased_by not in {each.node_id for each in facts.nodes}:
+    alive = {each.node_id for each in facts.nodes}
+    if run.phase.facts.is_leased and run.leased_by not in alive:
         who = "the next node that starts" if not facts.nodes else "another node"
         found.append(f"its node is silent: whether it still runs is unknown; {who} will decide it")
     if run.stuck_at is not None:
@@ -347,11 +355,11 @@ def _running_sentences(facts: Facts, run: RunFacts) -> list[str]:
         is_this = run.started_at is None or run.started_at <= run.stuck_at
         what = "it takes" if is_this else "an earlier attempt took"
         found.append(f"{what} longer than {usual}: reported as stuck at {rfc3339_ms(run.stuck_at)}")
-    if run.leased_by is None and run.deadline_at is not None:
+    if run.phase in AWAITS_REPORT and run.deadline_at is not None:
         name = f" as {run.external_id}" if run.external_id else ""
         until = rfc3339_ms(run.deadline_at)
         found.append(f"its target accepted it{name} and has until {until} to report its outcome")
-    if run.end_asked_at is not None:
+    if run.phase.facts.is_to_end and run.end_asked_at is not None:
         requested = rfc3339_ms(run.end_asked_at)
         found.append(f"its cancellation was requested at {requested}: {run.reason}")
     return found

@@ -7,7 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from onbeat.core.runs.run import Reason, ReasonDetail, Run, Status
+from onbeat.core.runs.phase import Status
+from onbeat.core.runs.run import Reason, ReasonDetail, Run
 
 
 class Tick(msgspec.Struct, frozen=True, gc=False):
@@ -60,9 +61,10 @@ class Release(msgspec.Struct, frozen=True, gc=False):
 
 
 class RequestCancel(msgspec.Struct, frozen=True, gc=False):
-    """Request cancellation of a started run in favour of a newer tick."""
+    """Request cancellation of a started or detached run, by default in favour of a newer tick."""
 
     run: Run
+    reason: Reason = "superseded"
 
 
 AboutTick = Launch | Queue | Skip
@@ -101,6 +103,13 @@ class Retry(msgspec.Struct, frozen=True, gc=False):
     due_at: int
     reason: Reason  # why another attempt follows
     is_deferral: bool = False  # the target was busy, which is not a failure
+    deadline_at: int | None = None  # by which the next attempt must start
+
+
+class Detach(msgspec.Struct, frozen=True, gc=False):
+    """A run is lost with its node and may run without it: it is to be reattached."""
+
+    reason: Reason  # "lost", or why it is to be canceled once it is reattached
 
 
 class AwaitReport(msgspec.Struct, frozen=True, gc=False):
@@ -108,3 +117,29 @@ class AwaitReport(msgspec.Struct, frozen=True, gc=False):
 
     deadline_at: int
     external_id: str
+
+
+class Claim(msgspec.Struct, frozen=True, gc=False):
+    """A node claims a run."""
+
+
+class Announce(msgspec.Struct, frozen=True, gc=False):
+    """The node that has claimed a run announces it: it will be launched."""
+
+
+class HandBack(msgspec.Struct, frozen=True, gc=False):
+    """A run is freed without having been launched."""
+
+
+class Requeue(msgspec.Struct, frozen=True, gc=False):
+    """A run that was due has to wait for another run, whose id this is."""
+
+    blocked_by: int
+
+
+class Cancel(msgspec.Struct, frozen=True, gc=False):
+    """A run that has not started is canceled."""
+
+
+AfterAttempt = Finish | Retry | Detach | AwaitReport
+RunStep = AboutRun | AfterAttempt | Claim | Announce | HandBack | Requeue | Cancel

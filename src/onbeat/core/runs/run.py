@@ -1,16 +1,14 @@
 """Runs: the rows of decided ticks and of manual starts, and the outcomes of attempts.
 
-ENQUEUED ──► STARTED ──► SUCCESS | FAILED | CANCELED
-    │  ▲        │
-    │  └────────┘ a retry, or handed back before it was launched
-    └──► SKIPPED | CANCELED | FAILED
+What a run may do next depends on its phase: see `core/runs/phase.py`.
 """
 
-from enum import StrEnum
 from hashlib import sha256
 from typing import Literal, get_args
 
 import msgspec
+
+from onbeat.core.runs.phase import AWAITS_REPORT, UNSTARTED, Blocks, Phase, Status
 
 # What caused a run. `timer` and `catchup` are ticks; `backfill` is a past tick that was requested.
 # StartedBy lists the starts that are not ticks: `manual` is a person or an API caller, `artifact`
@@ -27,6 +25,7 @@ Reason = Literal[
     "lost", "exit", "signal", "error", "launch_failed", "busy", "invalid_target", "edited",
 ]  # fmt: skip
 REASONS: tuple[Reason, ...] = get_args(Reason)
+MAY_STILL_RUN: frozenset[Reason] = frozenset({"lost"})  # after these an attempt may still run
 
 
 # By which rule a tick was missed; `resumed`: a catch-up was requested at the end of a pause.
@@ -60,48 +59,52 @@ class PastAttempt(msgspec.Struct, frozen=True, array_like=True, gc=False):
     error: str = ""
 
 
-class Status(StrEnum):
-    """The status of a run."""
-
-    ENQUEUED = "ENQUEUED"  # waiting to start, in a queue, or for a retry
-    STARTED = "STARTED"  # announced, then launched immediately
-    SUCCESS = "SUCCESS"
-    FAILED = "FAILED"
-    CANCELED = "CANCELED"
-    SKIPPED = "SKIPPED"  # never started, for the reason it has
-
-
 class Run(msgspec.Struct, frozen=True, gc=False):
     """An unfinished run, as far as decisions depend on it."""
 
     run_id: int
     run_at: int
-    status: Status
+    phase: Phase
     due_at: int  # milliseconds: when it may start
     created_at: int = 0  # milliseconds
     request_id: str = ""  # of a manual start; empty for a tick
     attempt: int = 0  # number of announcements so far
     blocked_by: int | None = None  # the run that it is queued behind
-    leased: bool = False  # a node has claimed it
     deferrals: int = 0  # attempts that do not count: the target was busy, or it was handed back
     deadline_at: int | None = None  # milliseconds: the deadline for its start, or for its report
     ending: Reason | None = None  # the reason for which cancellation was requested
     is_backfill: bool = False  # this past tick was requested by a backfill
     reattachable: bool = False  # it continues without its node, and can be reattached by its key
-    detached: bool = False  # its node is lost and it may still run: it is to be reattached
     revision: int = 0  # the revision of its schedule by which it starts
-    was_handed_back: bool = False  # its last announcement was void, and no attempt failed before
+    was_busy: bool = False  # the last attempt found its target busy
+
+    @property
+    def status(self) -> Status:
+        """Its public status."""
+        return self.phase.facts.status
+
+    @property
+    def leased(self) -> bool:
+        """Whether a node holds it."""
+        return self.phase.facts.is_leased
+
+    @property
+    def detached(self) -> bool:
+        """Whether its node is lost and it may still run: it is to be reattached."""
+        return self.phase.facts.is_detached
 
     @property
     def was_tried(self) -> bool:
-        """Whether an attempt was launched, or found its target busy."""
-        return self.attempt > 0 and not self.was_handed_back
+        """Whether an attempt was launched, or found its target busy.
+
+        An attempt that was handed back was not launched; it counts as a deferral.
+        """
+        return self.attempt > self.deferrals or self.was_busy
 
     @property
     def awaits_retry(self) -> bool:
         """Whether it waits for another attempt after one that failed or found its target busy."""
-        waits = self.status is Status.ENQUEUED and self.was_tried
-        return waits and not (self.leased or self.detached)
+        return self.phase in UNSTARTED and self.was_tried
 
     @property
     def is_requested(self) -> bool:
@@ -111,16 +114,21 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_accepted(self) -> bool:
         """Whether its target accepted it, and no node holds it."""
-        return self.status is Status.STARTED and not self.leased
+        return self.phase in AWAITS_REPORT
 
     def is_unreported(self, now: int) -> bool:
         """Return whether it was accepted, and its outcome was not reported by the deadline."""
         return self.is_accepted and self.deadline_at is not None and self.deadline_at <= now
 
     @property
-    def unstarted_status(self) -> "Status":
-        """The status it gets if it is ended while it waits, other than by a cancellation."""
-        return Status.FAILED if self.attempt > self.deferrals else Status.SKIPPED
+    def unstarted_end(self) -> Phase:
+        """The phase it gets if it is ended while it waits, other than by a cancellation."""
+        return Phase.FAILED if self.attempt > self.deferrals else Phase.SKIPPED
+
+    @property
+    def may_run_detached(self) -> bool:
+        """Whether an attempt before the announced one may still run without a node."""
+        return self.reattachable and self.attempt - self.deferrals > 1
 
     @property
     def was_deferred(self) -> bool:
@@ -130,22 +138,22 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     @property
     def awaits_recheck(self) -> bool:
         """Whether its overlap will be rechecked: it is deferred, and not claimed yet."""
-        waits = self.status is Status.ENQUEUED and not (self.leased or self.detached)
-        return waits and self.was_deferred
+        return self.phase in UNSTARTED and self.was_deferred
 
     def in_flight(self, now: int) -> bool:
         """Return whether it blocks other ticks: it is about to start, or started."""
-        if self.request_id or self.blocked_by is not None or self.awaits_retry:
+        if self.request_id:
             return False
-        if self.detached:
-            return True
-        if self.is_backfill and self.status is Status.ENQUEUED and not self.leased:
-            return False  # ticks of the present have precedence
-        if self.ending is None and self.is_unreported(now):
-            return False  # but a run to be canceled blocks until it has ended
-        # A run that was due when it was decided stays due, even if the clock is moved backward.
-        due = self.due_at <= max(now, self.created_at)
-        return due or self.leased or self.status is Status.STARTED
+        match self.phase.facts.blocks:
+            case Blocks.ALWAYS:
+                return True
+            case Blocks.NEVER:
+                return False
+            case Blocks.UNTIL_DEADLINE:
+                return not self.is_unreported(now)
+            case Blocks.ONCE_DUE:
+                # A run that was due when it was decided stays due, even if the clock is moved back.
+                return self.due_at <= max(now, self.created_at)
 
 
 def run_key(schedule_id: str, run_at: int, request_id: str = "") -> str:

@@ -11,7 +11,8 @@ from time import monotonic
 from typing import Protocol
 
 from onbeat.ports.clock import Clock
-from onbeat.stores.sql.rows import DETACHED
+from onbeat.stores.sql.rows import IGNORES_PAUSE, IS_CLAIMABLE, IS_DETACHED
+from onbeat.stores.sql.taken_rows import WaitingRow
 from onbeat.stores.sql.transaction import Bindings, Row, Transaction, Value, Values
 
 # Advisory locks, with numbers that other users of the database are unlikely to use.
@@ -39,16 +40,14 @@ SELECT d.due_at, d.schedule_id, d.run_at, t.decided_until, t.decided_run_at, t.i
 """
 
 TAKE_WAITING = f"""
-SELECT r.run_id, r.schedule_id, r.run_at, r.due_at, r.attempt, r.fence, r.request_id,
+SELECT r.run_id, r.schedule_id, r.run_at, r.phase, r.due_at, r.attempt, r.fence, r.request_id,
        r.triggered_by, r.iteration, r.tick_count, r.first_run_at, r.inputs, r.created_at,
-       r.deferrals, r.deadline_at, r.grp, r.rendered, r.reason = 'lost',
-       {DETACHED}, r.end_asked_at IS NOT NULL, r.revision
+       r.deferrals, r.deadline_at, r.grp, r.rendered, r.reason, r.revision
   FROM schedule_runs r JOIN schedule_state t USING (schedule_id)
- WHERE r.status = 'ENQUEUED' AND r.leased_by IS NULL AND r.blocked_by IS NULL AND r.due_at <= ?1
-   AND r.needs IN (?2[]) AND (
-        r.request_id <> '' OR r.triggered_by = 'backfill' OR {DETACHED} OR NOT EXISTS (
+ WHERE r.{IS_CLAIMABLE} AND r.due_at <= ?1
+   AND r.needs IN (?2[]) AND ({IGNORES_PAUSE} OR NOT EXISTS (
         SELECT 1 FROM schedules s WHERE s.schedule_id = r.schedule_id AND s.paused = 1))
-   AND (r.grp IS NULL OR NOT (r.grp IN (?4[])) OR {DETACHED}) AND NOT (r.schedule_id IN (?5[]))
+   AND (r.grp IS NULL OR NOT (r.grp IN (?4[])) OR r.{IS_DETACHED}) AND NOT (r.schedule_id IN (?5[]))
    AND (r.deadline_at IS NULL OR r.deadline_at > ?1)
  ORDER BY r.priority DESC, r.due_at, r.run_at, r.schedule_id
  LIMIT ?3
@@ -235,23 +234,24 @@ class PostgresTransaction(Transaction):
 
     def take_waiting(
         self, needs: Sequence[str], limit: int, but_groups: Sequence[str], but: Sequence[str]
-    ) -> list[Row]:
+    ) -> list[WaitingRow]:
         bindings = (self.now, list(needs), limit, list(but_groups), list(but))
         taken = self.all(TAKE_WAITING, bindings)
         schedules = self._schedules(list({row[1] for row in taken})) if taken else {}
         before = {(row[1], row[-1]) for row in taken if row[-1] != schedules[row[1]][1]}
         past = self._past_definitions(before) if before else {}
-        rows: list[Row] = []
+        rows: list[WaitingRow] = []
         for *row, own in taken:
             schedule_id = row[1]
             current, revision, _, user_id, paused = schedules[schedule_id]
-            # The schedule may have been paused since the rows were selected.
-            if paused and not (row[6] or row[7] == "backfill" or row[18]):
-                continue
             if own == revision:
-                rows.append((*row, current, own, None, user_id))
+                found = WaitingRow._make((*row, current, own, None, user_id))
             else:
-                rows.append((*row, past.get((schedule_id, own)), own, current, user_id))
+                definition = past.get((schedule_id, own))
+                found = WaitingRow._make((*row, definition, own, current, user_id))
+            # The schedule may have been paused since the rows were selected.
+            if not paused or found.ignores_pause:
+                rows.append(found)
         return rows
 
     def take_groups(self, names: Sequence[str]) -> dict[str, int]:

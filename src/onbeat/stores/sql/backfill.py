@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from itertools import islice
 
 from onbeat.core.decide.backfill import Add, Choice, CoveringRow, Refuse, Revive, decide_backfill
-from onbeat.core.runs.run import ReasonDetail, Status, run_key
+from onbeat.core.runs.phase import Phase
+from onbeat.core.runs.run import ReasonDetail, run_key
 from onbeat.core.schedule import from_definition
 from onbeat.core.triggers.base import TickRange
 from onbeat.core.triggers.past import NO_PAST
@@ -19,7 +20,7 @@ from onbeat.stores.sql.transaction import Transaction
 MOST_WAITING = 100  # unfinished backfill runs of one schedule
 
 COVERING = """
-SELECT run_id, run_at, first_run_at, tick_count, status, reason, revision
+SELECT run_id, run_at, first_run_at, tick_count, phase, reason, revision
   FROM schedule_runs
  WHERE schedule_id = ?1 AND request_id = '' AND run_at >= ?2
    AND coalesce(first_run_at, run_at) <= ?3
@@ -33,19 +34,20 @@ SELECT count(*) FROM schedule_runs INDEXED BY unfinished_runs
 
 REVIVE = """
 UPDATE schedule_runs
-   SET status = 'ENQUEUED', reason = NULL, blocked_by = NULL, finished_at = NULL, error = NULL,
+   SET phase = 'BACKFILL', reason = NULL, blocked_by = NULL, finished_at = NULL, error = NULL,
        triggered_by = 'backfill', due_at = ?2, updated_at = ?2, tick_count = 1,
        first_run_at = NULL, iteration = ?3, revision = ?4, needs = ?5, inputs = ?6, priority = ?7,
        grp = ?8, deadline_at = NULL, rendered = NULL, idempotency_key = ?9, fence = fence + 1,
-       deferrals = attempt, detail = ?10
- WHERE run_id = ?1 AND status = 'SKIPPED'
+       deferrals = attempt, detail = ?10, reattachable = ?11
+ WHERE run_id = ?1 AND phase = 'SKIPPED'
 """
 
 ADD = """
-INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, status, triggered_by,
-       iteration, revision, needs, inputs, priority, grp, idempotency_key, detail, created_at,
-       updated_at)
-VALUES (?1, ?2, ?3, '', ?4, 'ENQUEUED', 'backfill', ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?4, ?4)
+INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, phase, triggered_by,
+       iteration, revision, needs, inputs, priority, grp, idempotency_key, detail, reattachable,
+       created_at, updated_at)
+VALUES (?1, ?2, ?3, '', ?4, 'BACKFILL', 'backfill', ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?4,
+       ?4)
 """
 
 SHORTEN = """
@@ -55,10 +57,10 @@ UPDATE schedule_runs SET first_run_at = ?2, tick_count = ?3, updated_at = ?4 WHE
 OWN_ROW = "SELECT 1 FROM schedule_runs WHERE run_at = ?1 AND schedule_id = ?2 AND request_id = ''"
 
 KEEP_REST = """
-INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, status, reason,
+INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, phase, reason,
        triggered_by, needs, iteration, revision, tick_count, first_run_at, created_at, updated_at,
        finished_at, detail)
-SELECT ?2, schedule_id, ?3, '', ?3 * 1000, status, reason, triggered_by, needs, iteration, revision,
+SELECT ?2, schedule_id, ?3, '', ?3 * 1000, phase, reason, triggered_by, needs, iteration, revision,
        ?4, ?5, created_at, ?6, finished_at, detail
   FROM schedule_runs WHERE run_id = ?1
     ON CONFLICT (run_at, schedule_id, request_id) DO NOTHING
@@ -106,8 +108,8 @@ class _Backfill:
             return []
         found = self._tx.all(COVERING, (self._id, ticks[0], ticks[-1]))
         rows = [
-            CoveringRow(run_id, run_at, first_run_at, tick_count, Status(status), reason, revision)
-            for run_id, run_at, first_run_at, tick_count, status, reason, revision in found
+            CoveringRow(run_id, run_at, first_run_at, count, Phase(phase).facts.status, *rest)
+            for run_id, run_at, first_run_at, count, phase, *rest in found
         ]
         meta = self._tx.one("SELECT value FROM meta WHERE name = 'history_from'")
         state, history_from = self._stored.state, 0 if meta is None else int(meta[0]) // 1000
@@ -122,7 +124,8 @@ class _Backfill:
         for iteration, choice in enumerate(wanted, state.iteration + 1):
             key = run_key(self._id, choice.run_at) if target.may_report else None
             columns = (iteration, state.revision, target.needs, target.inputs_text)
-            waits = (policy.priority, policy.group, key, detail_text(ReasonDetail(by=tx.by)))
+            by = detail_text(ReasonDetail(by=tx.by))
+            waits = (policy.priority, policy.group, key, by, int(target.reattachable))
             if isinstance(choice, Revive):
                 tx.run(REVIVE, (choice.row.run_id, tx.now, *columns, *waits))
                 tx.emit(RunBackfilled(self._id, choice.row.run_id, choice.run_at, tx.now))

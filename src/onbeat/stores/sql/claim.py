@@ -8,9 +8,11 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from onbeat.core.decide.outcomes import recheck_overlap
-from onbeat.core.decide.plan import switched_off
-from onbeat.core.runs.decisions import Launch, Queue, Skip
-from onbeat.core.runs.run import Reason, Run, Status
+from onbeat.core.decide.start import check_start
+from onbeat.core.runs.apply import apply
+from onbeat.core.runs.decisions import Finish, Launch, Queue, Requeue, Skip, Supersede
+from onbeat.core.runs.phase import WHEN_ANNOUNCED, WHEN_CLAIMED, Status
+from onbeat.core.runs.run import MAY_STILL_RUN, Run
 from onbeat.core.schedule import Schedule
 from onbeat.core.target import Target
 from onbeat.errors import InvalidSchedule
@@ -21,45 +23,59 @@ from onbeat.stores.sql.finish import release_next
 from onbeat.stores.sql.lost import end_lost_and_expired, free
 from onbeat.stores.sql.rendered_targets import rendered
 from onbeat.stores.sql.rows import (
-    DETACHED,
     END_WAITING,
     HOLDS_PLACE,
-    WaitingRow,
+    IGNORES_PAUSE,
+    IS_DETACHED,
+    RUN_COLUMNS,
     end_waiting,
     full_groups,
     late_by,
+    listed,
     may_start,
     read_definition,
+    stored_runs,
     unfinished_of,
+    write,
 )
+from onbeat.stores.sql.taken_rows import WaitingRow
 from onbeat.stores.sql.transaction import Transaction, Value, as_json
 
 CLAIM = """
-  WITH given (node_id, fence, at, rendered, run_id)
-       AS (VALUES {(?text,?int,?int,?text,?int)})
+  WITH given (run_id, before, phase, node_id, fence, at, rendered)
+       AS (VALUES {(?int,?text,?text,?text,?int,?int,?text)})
 UPDATE schedule_runs AS r
-   SET leased_by = given.node_id, fence = given.fence,
+   SET phase = given.phase, leased_by = given.node_id, fence = given.fence,
        rendered = coalesce(r.rendered, given.rendered), updated_at = given.at
   FROM given
- WHERE r.run_id = given.run_id
+ WHERE r.run_id = given.run_id AND r.phase = given.before
 """
+
+AFTER_ANNOUNCEMENT = " ".join(
+    f"WHEN '{before}' THEN '{after}'" for before, after in WHEN_ANNOUNCED.items()
+)
 
 ANNOUNCE = f"""
   WITH held (id, token) AS (VALUES {{(?int,?int)}})
 UPDATE schedule_runs AS r
-   SET status = 'STARTED', attempt = r.attempt + 1, started_at = ?1, updated_at = ?1,
-       reason = CASE WHEN {DETACHED} THEN reason END
+   SET phase = CASE r.phase {AFTER_ANNOUNCEMENT} END, attempt = r.attempt + 1,
+       started_at = ?1, updated_at = ?1, reason = CASE WHEN r.{IS_DETACHED} THEN r.reason END
   FROM held
  WHERE r.run_id = held.id AND r.fence = held.token
-   AND r.status = 'ENQUEUED' AND r.leased_by || '' = ?2
-   AND (r.request_id <> '' OR r.triggered_by = 'backfill' OR {DETACHED} OR NOT EXISTS (
+   AND r.phase IN ({listed(WHEN_ANNOUNCED)}) AND r.leased_by || '' = ?2
+   AND ({IGNORES_PAUSE} OR NOT EXISTS (
         SELECT 1 FROM schedules s WHERE s.schedule_id = r.schedule_id AND s.paused = 1))
 RETURNING run_id
 """
 
-CLAIMED = """
-SELECT run_id, fence FROM schedule_runs
- WHERE run_id IN (?1[]) AND status = 'ENQUEUED' AND leased_by IS NOT NULL
+REQUEUE = """
+UPDATE schedule_runs SET phase = ?3, blocked_by = ?4, updated_at = ?5
+ WHERE run_id = ?1 AND phase = ?2
+"""
+
+CLAIMED = f"""
+SELECT {RUN_COLUMNS} FROM schedule_runs WHERE run_id IN (?1[]) AND phase = 'CLAIMED'
+ ORDER BY schedule_id, run_at, run_id
 """
 
 IN_GROUPS = f"""
@@ -87,6 +103,7 @@ class _Claiming:
         self._tx, self._node = tx, node
         self.attempts: list[Attempt] = []
         self._left_out: set[str] = set()  # schedules that cannot be judged in this transaction
+        self._changed: set[int] = set()  # runs that were changed since their rows were read
         self._full = full_groups(tx)
         self._places: dict[str, int] = {}  # of the groups that are held
         self._claims: list[Value] = []  # what CLAIM binds, of those that are not written yet
@@ -96,11 +113,11 @@ class _Claiming:
         """Look at up to `limit` runs, claim those that may start; return whether to look again."""
         tx = self._tx
         without = sorted(self._full), sorted(self._left_out)
-        found = tx.take_waiting(sorted(self._node.offers), limit, *without)
-        rows = [WaitingRow(*row) for row in found]
+        rows = tx.take_waiting(sorted(self._node.offers), limit, *without)
         if not rows:
             return False
         out: set[str] = set()
+        self._changed.clear()
         if tx.is_shared:  # runs of silent nodes must not be in the way of these
             _, out = end_lost_and_expired(
                 tx, unfinished_of(tx, {row.schedule_id for row in rows}), self._node
@@ -108,57 +125,74 @@ class _Claiming:
             self._left_out |= out
         self._hold_groups({row.grp for row in rows if row.grp is not None})
         for row in rows:
-            # A detached run still holds its place.
-            if row.schedule_id in out or (row.grp in self._full and not row.detached):
+            run = row.run
+            group = None if run.detached else row.grp  # a detached run still holds its place
+            if row.schedule_id in out or group in self._full or run.run_id in self._changed:
                 continue
             schedule = read_definition(row.schedule_id, row.definition)
             if schedule is None:
-                _refuse(tx, row)
+                _refuse(tx, row, run)
                 self._has_ended_any = True
-            elif self._may_start(row, schedule):
-                self._take_place(None if row.detached else row.grp)
-                self._claims += self._claim(_attempt(tx, row, schedule), row)
+            elif self._may_start(row, schedule, run):
+                self._take_place(group)
+                self._claims += self._claim(_attempt(tx, row, schedule, run), row, run)
         self._write()
         ended, self._has_ended_any = self._has_ended_any, False
-        return len(rows) == limit or bool(out) or ended
+        return len(rows) == limit or bool(out or self._changed) or ended
 
-    def _may_start(self, row: WaitingRow, schedule: Schedule) -> bool:
+    def _may_start(self, row: WaitingRow, schedule: Schedule, run: Run) -> bool:
         """Judge a run again that was decided before it was due, if anything can be in its way."""
-        run = Run(
-            row.run_id, row.run_at, Status.ENQUEUED, row.due_at, row.created_at, row.request_id,
-            row.attempt, deferrals=row.deferrals, deadline_at=row.deadline_at,
-            is_backfill=row.triggered_by == "backfill", was_handed_back=row.was_handed_back,
-        )  # fmt: skip
-        if run.deadline_at is not None and run.deadline_at <= self._tx.now:
-            return False  # `Store.expire` ends it
-        if row.detached:
-            return True  # it has started: the node only reattaches to it
-        off = _switched_off(row, schedule, run)
-        if off is not None:
-            end_waiting(self._tx, row.schedule_id, run, off)
-            release_next(self._tx, row.schedule_id)
-            self._has_ended_any = True
-            return False
-        if run.request_id or not run.was_deferred:
-            return True
-        policy = schedule.policy
-        if policy.overlap == "allow" and policy.max_active is None:
-            return True  # other runs never block it
-        self._write()  # runs claimed just now are in flight, and may be superseded by it
-        return _judge(self._tx, schedule, run)
+        tx = self._tx
+        current = schedule if row.current is None else read_definition(row.schedule_id, row.current)
+        match check_start(schedule, current, run, now=tx.now):
+            case "start":
+                return True
+            case "wait":
+                return False  # `Store.expire` ends it
+            case "recheck":
+                self._write()  # runs claimed just now are in flight, and may be superseded by it
+                return self._recheck(schedule, run)
+            case Supersede(reason=off):
+                end_waiting(tx, row.schedule_id, run, off)
+                release_next(tx, row.schedule_id)
+                self._has_ended_any = True
+                return False
+
+    def _recheck(self, schedule: Schedule, run: Run) -> bool:
+        """Decide again about a run, carry the decisions out, and return whether it may start."""
+        tx, schedule_id = self._tx, schedule.schedule_id
+        unfinished = unfinished_of(tx, [schedule_id]).get(schedule_id, [])
+        ids = {other.run_at: other.run_id for other in unfinished if not other.request_id}
+        about_others, own = recheck_overlap(schedule, run, unfinished, now=tx.now)
+        for decision in about_others:
+            carry_out_on_run(tx, schedule_id, decision)
+            self._changed.add(decision.run.run_id)
+        match own:
+            case Launch():
+                return True
+            case Queue(behind=behind):
+                blocker = ids[behind]
+                write(tx, REQUEUE, apply(run, Requeue(blocker), now=tx.now), blocker, tx.now)
+                of_run = schedule_id, run.run_id, run.run_at
+                tx.emit(RunEnqueued(*of_run, run.due_at, blocked_by=blocker))
+            case Skip(reason=reason, blocked_by=blocked_by):
+                blocked = ids.get(blocked_by) if blocked_by is not None else None
+                newer = blocked_by if reason == "superseded" else None
+                end_waiting(tx, schedule_id, run, reason, blocked_by=blocked, newer=newer)
+        return False
 
     def _write(self) -> None:
         self._tx.many(CLAIM, self._claims)
         self._claims.clear()
 
-    def _claim(self, attempt: Attempt, row: WaitingRow) -> tuple[Value, ...]:
-        node_id, now = self._node.node_id, self._tx.now
+    def _claim(self, attempt: Attempt, row: WaitingRow, run: Run) -> tuple[Value, ...]:
         self.attempts.append(attempt)
-        ids = attempt.schedule_id, attempt.run_id, attempt.run_at
-        self._tx.emit(RunClaimed(*ids, node_id, attempt.fence))
+        node_id, now, ids = self._node.node_id, self._tx.now, (row.schedule_id, run.run_id)
+        self._tx.emit(RunClaimed(*ids, run.run_at, node_id, attempt.fence))
         is_new = row.rendered is None and attempt.is_rendered
         fields = as_json(attempt.target.fields) if is_new else None
-        return node_id, attempt.fence, now, fields, attempt.run_id
+        phase = WHEN_CLAIMED[run.phase]
+        return run.run_id, run.phase, phase, node_id, attempt.fence, now, fields
 
     def _hold_groups(self, names: set[str]) -> None:
         """Lock groups for claiming; groups locked by another transaction count as full."""
@@ -211,15 +245,16 @@ def hand_back(tx: Transaction, attempts: Sequence[Attempt]) -> None:
 
 def skip_condition(tx: Transaction, attempts: Sequence[Attempt]) -> None:
     """Skip claimed runs whose condition does not hold. The contract is `Store.skip_condition`."""
-    ids = _schedules(attempts)
-    tx.hold(ids)
+    tx.hold(_schedules(attempts))
     fences = {attempt.run_id: attempt.fence for attempt in attempts}
-    rows = tx.all(CLAIMED, (list(fences),))
-    still_held = {run_id for run_id, fence in rows if fences[run_id] == fence}
-    for schedule_id, runs in unfinished_of(tx, ids).items():
-        for run in runs:
-            if run.run_id in still_held:
-                end_waiting(tx, schedule_id, run, "condition")
+    held = [
+        stored
+        for stored in stored_runs(tx, CLAIMED, (list(fences),))
+        if fences[stored.run.run_id] == stored.fence
+    ]
+    for stored in held:
+        end_waiting(tx, stored.schedule_id, stored.run, "condition")
+    for schedule_id in sorted({stored.schedule_id for stored in held}):
         release_next(tx, schedule_id)
 
 
@@ -227,53 +262,16 @@ def to_end(tx: Transaction, node: Node) -> list[tuple[int, int]]:
     """Return the runs that a node is to cancel. The contract is `Store.to_end`."""
     rows = tx.all(
         "SELECT run_id, fence FROM schedule_runs WHERE leased_by = ?1 AND finished_at IS NULL "
-        "AND end_asked_at IS NOT NULL AND status = 'STARTED'",
+        "AND phase = 'CANCELING'",
         (node.node_id,),
     )
     return [(run_id, fence) for run_id, fence in rows]
 
 
-def _judge(tx: Transaction, schedule: Schedule, run: Run) -> bool:
-    """Judge a run again, carry out the decisions, and return whether it may start."""
-    schedule_id = schedule.schedule_id
-    unfinished = unfinished_of(tx, [schedule_id]).get(schedule_id, [])
-    ids = {other.run_at: other.run_id for other in unfinished if not other.request_id}
-    *others, own = recheck_overlap(schedule, run, unfinished, now=tx.now)
-    for decision in others:
-        carry_out_on_run(tx, schedule_id, decision)
-    match own:
-        case Launch():
-            return True
-        case Queue(behind=behind):
-            tx.run(
-                "UPDATE schedule_runs SET blocked_by = ?1, updated_at = ?2 WHERE run_id = ?3",
-                (ids[behind], tx.now, run.run_id),
-            )
-            of_run = schedule_id, run.run_id, run.run_at
-            tx.emit(RunEnqueued(*of_run, run.due_at, blocked_by=ids[behind]))
-        case Skip(reason=reason, blocked_by=blocked_by):
-            blocker = ids.get(blocked_by) if blocked_by is not None else None
-            newer = blocked_by if reason == "superseded" else None
-            end_waiting(tx, schedule_id, run, reason, blocked_by=blocker, newer=newer)
-        case _:
-            raise AssertionError(f"{own} is not a decision about the run")
-    return False
-
-
-def _switched_off(row: WaitingRow, schedule: Schedule, run: Run) -> Reason | None:
-    """Return why the current definition keeps a run from starting, whatever it was decided by."""
-    now = schedule if row.current is None else read_definition(row.schedule_id, row.current)
-    off = None if now is None else switched_off(now)
-    if (
-        now is not None and off is not None and run.is_requested
-    ):  # a requested run ignores `enabled`
-        return None if now.target.is_enabled else "disabled_target"
-    return off
-
-
-def _attempt(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Attempt:
+def _attempt(tx: Transaction, row: WaitingRow, schedule: Schedule, run: Run) -> Attempt:
     """Return a run as a node gets it."""
     policy, target, inputs = schedule.policy, schedule.target, row.inputs
+    is_detached = run.detached
     is_rendered = row.rendered is not None or target.has_templates
     if row.rendered is not None:
         target = Target(target.kind, msgspec.json.decode(row.rendered))
@@ -302,20 +300,21 @@ def _attempt(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Attempt:
         timeout=policy.timeout,
         user_id=row.user_id,
         cancel_grace=policy.cancel_grace,
-        when=None if row.detached else schedule.when,
+        when=None if is_detached else schedule.when,
         is_rendered=is_rendered,
         group=row.grp,
-        may_run=bool(row.was_lost or row.detached),
-        is_cancel_requested=bool(row.is_cancel_requested),
+        may_run=is_detached or row.reason in MAY_STILL_RUN,
+        is_cancel_requested=run.phase.facts.is_to_end,
         at_least_once=policy.on_lost == "retry",
         cause=row.triggered_by,
     )
 
 
-def _refuse(tx: Transaction, row: WaitingRow) -> None:
+def _refuse(tx: Transaction, row: WaitingRow, run: Run) -> None:
     """Fail a waiting run whose definition can no longer be read."""
     error = f"the schedule's definition cannot be read: revision {row.revision}"
-    tx.run(END_WAITING, (row.run_id, "FAILED", "invalid_target", tx.now, None, error, None))
+    change = apply(run, Finish(Status.FAILED), now=tx.now)
+    write(tx, END_WAITING, change, "invalid_target", tx.now, None, error, None)
     of_run = (row.schedule_id, row.run_id, row.run_at)
     tx.emit(RunFailed(*of_run, row.attempt, "invalid_target", error))
     release_next(tx, row.schedule_id)

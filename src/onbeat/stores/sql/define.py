@@ -12,7 +12,8 @@ from onbeat.core.decide.edits import is_retimed
 from onbeat.core.decide.follow import causes_after_end, encode_happened
 from onbeat.core.decide.plan import defined_late, set_aside
 from onbeat.core.runs.decisions import Decision
-from onbeat.core.runs.run import Run, Status
+from onbeat.core.runs.phase import UNANNOUNCED, Status
+from onbeat.core.runs.run import Run
 from onbeat.core.schedule import Schedule, definition
 from onbeat.errors import NotAllowed, RevisionConflict
 from onbeat.events import ScheduleArmed, ScheduleCreated, ScheduleDeleted
@@ -243,7 +244,7 @@ def delete(tx: Transaction, schedule_id: str, *, expected: int | None = None) ->
             undecided = set_aside(schedule, run_at, past, now=tx.now, reason="canceled")
             _carry_out(tx, stored, schedule, [undecided] if undecided else [], unfinished)
     for run in unfinished:
-        if run.status is Status.ENQUEUED and not run.detached:
+        if run.phase in UNANNOUNCED:
             cancel_waiting(tx, schedule_id, run, "the schedule was deleted")
     tx.run(
         "UPDATE schedules SET deleted_at = ?1, updated_at = ?1 WHERE schedule_id = ?2",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from onbeat.events import ScheduleParked, decode_events
 from onbeat.ports.rows import Overview, StoreFigures
 from onbeat.stores.sql import queries
-from onbeat.stores.sql.rows import zone_data
+from onbeat.stores.sql.rows import IS_STARTED, zone_data
 from onbeat.stores.sql.transaction import Transaction
 
 MOST_NAMES = 10  # of a kind
@@ -42,9 +42,9 @@ SELECT schedule_id, definition FROM schedules WHERE deleted_at IS NULL
  ORDER BY schedule_id LIMIT ?1
 """
 
-STUCK = """
+STUCK = f"""
 SELECT DISTINCT schedule_id FROM schedule_runs INDEXED BY unfinished_runs
- WHERE finished_at IS NULL AND status = 'STARTED' AND stuck_at IS NOT NULL
+ WHERE finished_at IS NULL AND {IS_STARTED} AND stuck_at IS NOT NULL
  ORDER BY schedule_id LIMIT ?1
 """
 

@@ -6,18 +6,19 @@ Waiting runs keep the revision they were decided by, unless the caller asks to m
 from collections.abc import Sequence
 
 from onbeat.core.decide.edits import EditContext, decide, is_retimed
+from onbeat.core.runs.phase import UNSTARTED
 from onbeat.core.runs.run import Reason, ReasonDetail, run_key
 from onbeat.core.schedule import Schedule
 from onbeat.core.target import read_inputs
 from onbeat.events import RunMoved, ScheduleChanged
 from onbeat.ports.store import Upserted
 from onbeat.stores.sql.rows import (
-    DETACHED,
     definitions_of,
     earlier,
     gate_closed_at,
     gate_is_open,
     is_up,
+    listed,
     read_detail,
     unfinished_of,
 )
@@ -33,18 +34,20 @@ from onbeat.stores.sql.transaction import Transaction, as_json
 from onbeat.stores.sql.write_decisions import Decided, carry_out
 
 WAITING = f"""
-SELECT run_id, run_at, due_at, request_id, triggered_by, inputs, revision, deadline_at, detail
+SELECT run_id, run_at, phase, due_at, request_id, triggered_by, inputs, revision, deadline_at,
+       detail
   FROM schedule_runs INDEXED BY unfinished_runs
- WHERE finished_at IS NULL AND schedule_id = ?1 AND status = 'ENQUEUED' AND leased_by IS NULL
-   AND revision <> ?2 AND NOT {DETACHED}
+ WHERE finished_at IS NULL AND schedule_id = ?1 AND phase IN ({listed(UNSTARTED)})
+   AND revision <> ?2
  ORDER BY run_at, run_id
 """
 
 MOVE = """
 UPDATE schedule_runs
-   SET revision = ?2, needs = ?3, priority = ?4, grp = ?5, inputs = ?6, deadline_at = ?7,
-       idempotency_key = coalesce(idempotency_key, ?8), rendered = NULL, updated_at = ?9
- WHERE run_id = ?1
+   SET revision = ?3, needs = ?4, priority = ?5, grp = ?6, inputs = ?7, deadline_at = ?8,
+       idempotency_key = coalesce(idempotency_key, ?9), reattachable = ?10, rendered = NULL,
+       updated_at = ?11
+ WHERE run_id = ?1 AND phase = ?2
 """
 
 
@@ -121,7 +124,9 @@ def move_waiting(tx: Transaction, schedule: Schedule, revision: int) -> int:
     """
     schedule_id, target, policy = schedule.schedule_id, schedule.target, schedule.policy
     rows = tx.all(WAITING, (schedule_id, revision))
-    for run_id, run_at, due_at, request_id, triggered_by, run_inputs, before, limit, detail in rows:
+    for row in rows:
+        run_id, run_at, phase, due_at, request_id, triggered_by, *rest = row
+        run_inputs, before, limit, detail = rest
         inputs = target.inputs_text
         if request_id:
             inputs = _manual_inputs(tx, schedule, run_inputs, before)
@@ -132,7 +137,7 @@ def move_waiting(tx: Transaction, schedule: Schedule, revision: int) -> int:
             deadline_at = earlier(deadline_at, start_by)
         key = run_key(schedule_id, run_at, request_id) if target.may_report else None
         waits = (target.needs, policy.priority, policy.group, inputs, deadline_at, key)
-        tx.run(MOVE, (run_id, revision, *waits, tx.now))
+        tx.run(MOVE, (run_id, phase, revision, *waits, int(target.reattachable), tx.now))
         tx.emit(RunMoved(schedule_id, run_id, run_at, revision, before))
     return len(rows)
 

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from onbeat.core.decide.outcomes import next_step, to_release
-from onbeat.core.policy import Policy
+from onbeat.core.runs.apply import apply
 from onbeat.core.runs.decisions import AwaitReport, Finish, Retry
+from onbeat.core.runs.phase import STARTED, Status
 from onbeat.core.runs.run import (
     Accepted,
     Busy,
@@ -20,7 +21,6 @@ from onbeat.core.runs.run import (
     Lost,
     Outcome,
     Run,
-    Status,
     Succeeded,
 )
 from onbeat.errors import NoSuchRun
@@ -28,33 +28,36 @@ from onbeat.events import RunAccepted, RunCanceled, RunFailed, RunRetrying, RunS
 from onbeat.ports.store import Finished
 from onbeat.stores.sql.followers import cause, hold_with_followers
 from onbeat.stores.sql.rows import (
-    RUN_OF_SCHEDULE,
-    as_run,
+    IS_STARTED,
+    RUN_COLUMNS,
+    StoredRun,
     definition_at,
     definitions_of,
     failures_of,
     lift_limit,
     release,
     storable_text,
+    stored_runs,
     tried_with,
     unfinished_of,
+    write,
 )
 from onbeat.stores.sql.schedule_rows import is_foreign, pause_schedule
-from onbeat.stores.sql.transaction import Row, Transaction, Value, as_json
+from onbeat.stores.sql.transaction import Transaction, Value, as_json
 
 LONGEST_TEXT = 64 * 1024  # characters of a result, an error and a log tail
 
 BATCH = 128  # successes in one statement
 TARGET_NOT_NOTIFIED = "its target had accepted it and was not notified"
 
-SUCCEED_TOGETHER = """
-  WITH given (run_id, fence, result, log_tail) AS (VALUES {(?int,?int,?text,?text)})
+SUCCEED_TOGETHER = f"""
+  WITH given (run_id, fence, result, log_tail) AS (VALUES {{(?int,?int,?text,?text)}})
 UPDATE schedule_runs AS r
-   SET status = 'SUCCESS', reason = NULL, error = NULL, exit_code = 0, result = given.result,
+   SET phase = 'SUCCESS', reason = NULL, error = NULL, exit_code = 0, result = given.result,
        log_tail = given.log_tail, finished_at = ?1, updated_at = ?1, leased_by = NULL,
        fence = r.fence + 1
   FROM given
- WHERE r.run_id = given.run_id AND r.fence = given.fence AND r.status = 'STARTED'
+ WHERE r.run_id = given.run_id AND r.fence = given.fence AND r.{IS_STARTED}
    AND NOT EXISTS (
         SELECT 1 FROM schedule_runs AS q INDEXED BY blocked_runs
          WHERE q.schedule_id = r.schedule_id AND q.blocked_by IS NOT NULL AND q.finished_at IS NULL)
@@ -85,25 +88,24 @@ UPDATE schedule_state
 
 END = """
 UPDATE schedule_runs
-   SET status = ?3, reason = ?4, error = ?5, exit_code = ?6, log_tail = ?7, finished_at = ?8,
-       updated_at = ?8, result = ?9, leased_by = NULL, fence = fence + 1
- WHERE run_id = ?1 AND fence = ?2 AND status = 'STARTED'
+   SET phase = ?3, reason = ?5, error = ?6, exit_code = ?7, log_tail = ?8, finished_at = ?9,
+       updated_at = ?9, result = ?10, leased_by = NULL, fence = fence + 1
+ WHERE run_id = ?1 AND phase = ?2 AND fence = ?4
 """
 
 TRY_AGAIN = """
 UPDATE schedule_runs
-   SET status = 'ENQUEUED', reason = ?3, error = ?4, exit_code = ?5, log_tail = ?6, due_at = ?7,
-       updated_at = ?8, deferrals = deferrals + ?9,
-       deadline_at = CASE WHEN ?9 = 1 THEN deadline_at ELSE ?10 END, tried = ?11,
-       leased_by = NULL, fence = fence + 1
- WHERE run_id = ?1 AND fence = ?2 AND status = 'STARTED'
+   SET phase = ?3, reason = ?5, error = ?6, exit_code = ?7, log_tail = ?8, due_at = ?9,
+       updated_at = ?10, deferrals = ?11, deadline_at = ?12, tried = ?13, leased_by = NULL,
+       fence = fence + 1
+ WHERE run_id = ?1 AND phase = ?2 AND fence = ?4
 """
 
 AWAIT = """
 UPDATE schedule_runs
-   SET deadline_at = ?3, external_id = coalesce(nullif(?4, ''), external_id), log_tail = ?5,
-       updated_at = ?6, leased_by = NULL, fence = fence + 1
- WHERE run_id = ?1 AND fence = ?2 AND status = 'STARTED'
+   SET phase = ?3, deadline_at = ?5, external_id = coalesce(nullif(?6, ''), external_id),
+       log_tail = ?7, updated_at = ?8, leased_by = NULL, fence = fence + 1
+ WHERE run_id = ?1 AND phase = ?2 AND fence = ?4
 """
 
 SCHEDULE_OF_RUN = """
@@ -111,7 +113,7 @@ SELECT r.schedule_id, s.user_id FROM schedule_runs r LEFT JOIN schedules s USING
  WHERE r.run_id = ?1
 """
 
-RUN_AND_FENCE = f"SELECT {RUN_OF_SCHEDULE}, fence FROM schedule_runs WHERE run_id = ?1"
+ONE_RUN = f"SELECT {RUN_COLUMNS} FROM schedule_runs WHERE run_id = ?1"
 
 
 def finish(tx: Transaction, finished: Sequence[Finished]) -> list[int]:
@@ -129,10 +131,10 @@ def finish(tx: Transaction, finished: Sequence[Finished]) -> list[int]:
         done += _succeed(tx, independent[begin : begin + BATCH], others)
     for each in others:
         attempt = each.attempt
-        row = tx.one(RUN_AND_FENCE, (attempt.run_id,))
-        if row is not None and (row[3], row[-1]) == ("STARTED", attempt.fence):
-            end(tx, row, each.outcome, log_tail=each.log_tail)
-            done.append(attempt.run_id)
+        for stored in stored_runs(tx, ONE_RUN, (attempt.run_id,)):
+            if stored.run.phase in STARTED and stored.fence == attempt.fence:
+                end(tx, stored, each.outcome, log_tail=each.log_tail)
+                done.append(attempt.run_id)
     return done
 
 
@@ -176,53 +178,52 @@ def _failing(tx: Transaction, schedule_ids: Sequence[str]) -> dict[str, int]:
     return dict(tx.each(FAILING, schedule_ids))
 
 
-def end(tx: Transaction, row: Row, outcome: Outcome, *, log_tail: str = "") -> None:
+def end(tx: Transaction, stored: StoredRun, outcome: Outcome, *, log_tail: str = "") -> None:
     """Record the outcome of a started run, decide what follows, and release queued runs.
 
-    The row has the columns of `RUN_OF_SCHEDULE` and the fence. The schedule and its followers are
-    held.
+    The schedule and its followers are held.
     """
-    *columns, fence = row
-    run, schedule_id = as_run(tuple(columns)), row[0]
+    run, schedule_id = stored.run, stored.schedule_id
     schedule, current = definitions_of(tx, schedule_id, run.revision)
     unfinished = unfinished_of(tx, [schedule_id]).get(schedule_id, [])
     if schedule is None and isinstance(outcome, Accepted):
         outcome = _with_timeout_of_revision(tx, schedule_id, run, outcome)
-    found = next_step(schedule, run, outcome, unfinished, now=tx.now)
+    step = next_step(schedule, run, outcome, unfinished, now=tx.now)
     error, exit_code = _error_and_exit_code(outcome)
-    ids, held, tail = (schedule_id, run.run_id, run.run_at), (run.run_id, fence), _tail(log_tail)
-    policy = schedule.policy if schedule is not None else Policy()
+    ids, tail = stored.ids, _tail(log_tail)
     pause_after = None if current is None else current.policy.pause_after
-    if isinstance(found, AwaitReport):
-        external_id = storable_text(found.external_id)
-        tx.run(AWAIT, (*held, found.deadline_at, external_id, tail, tx.now))
-        tx.emit(RunAccepted(*ids, run.attempt, found.deadline_at, external_id))
-    elif isinstance(found, Retry):
-        detached = isinstance(outcome, Lost) and run.reattachable
-        assert schedule is not None or detached, "a run of a deleted schedule is not retried"
-        wait = None if detached else policy.start_deadline  # a detached run has started already
-        deadline = None if wait is None else found.due_at + wait
-        again = (found.due_at, tx.now, int(found.is_deferral), deadline)
-        if found.is_deferral:
-            lift_limit(tx, schedule_id, run)
-        tried = tried_with(tx, run, found.reason, error, exit_code)
-        tx.run(TRY_AGAIN, (*held, found.reason, error, exit_code, tail, *again, tried))
-        tx.emit(RunRetrying(*ids, run.attempt, found.due_at, found.reason, error or ""))
-        _pause_after(tx, schedule_id, pause_after, failures_of(tx, schedule_id))
-    else:
-        as_ended = (found.status, found.reason, error, exit_code, tail, tx.now, _result(outcome))
-        tx.run(END, (*held, *as_ended))
+    if isinstance(step, Retry) and step.is_deferral:
+        lifted = lift_limit(tx, schedule_id, run)
+        if lifted is not None:
+            step = replace(step, deadline_at=lifted.deadline_at)
+    change = apply(run, step, now=tx.now)
+    after = change.after
+    if isinstance(step, AwaitReport):
+        external_id = storable_text(step.external_id)
+        write(tx, AWAIT, change, stored.fence, after.deadline_at, external_id, tail, tx.now)
+        tx.emit(RunAccepted(*ids, run.attempt, step.deadline_at, external_id))
+    elif isinstance(step, Finish):
+        as_ended = (step.reason, error, exit_code, tail, tx.now, _result(outcome))
+        write(tx, END, change, stored.fence, *as_ended)
         failures = failures_of(tx, schedule_id)
-        if found.status is Status.SUCCESS:
+        if step.status is Status.SUCCESS:
             tx.many(NOTE_SUCCESS, [schedule_id], (tx.now,))
-        elif found.status is Status.FAILED:
+        elif step.status is Status.FAILED:
             tx.run(NOTE_FAILURE, (tx.now, exit_code, schedule_id))
-        failures += found.status is Status.FAILED
-        tx.emit(_finish_event(ids, run.attempt, found, error or "", failures))
-        if found.status is Status.FAILED:
+        failures += step.status is Status.FAILED
+        tx.emit(_finish_event(ids, run.attempt, step, error or "", failures))
+        if step.status is Status.FAILED:
             _pause_after(tx, schedule_id, pause_after, failures)
-        release(tx, schedule_id, found.release)
-        cause(tx, schedule_id, found.status)
+        release(tx, schedule_id, step.release)
+        cause(tx, schedule_id, step.status)
+    else:
+        assert schedule is not None or after.detached, "a run of a deleted schedule is not retried"
+        tried = tried_with(tx, run, step.reason, error, exit_code)
+        attempted = (step.reason, error, exit_code, tail)
+        follows = (after.due_at, tx.now, after.deferrals, after.deadline_at, tried)
+        write(tx, TRY_AGAIN, change, stored.fence, *attempted, *follows)
+        tx.emit(RunRetrying(*ids, run.attempt, after.due_at, step.reason, error or ""))
+        _pause_after(tx, schedule_id, pause_after, failures_of(tx, schedule_id))
 
 
 def _finish_event(
@@ -254,16 +255,15 @@ def release_next(tx: Transaction, schedule_id: str) -> None:
     release(tx, schedule_id, to_release(left, now=tx.now))
 
 
-def hold_run(tx: Transaction, run_id: int) -> Row:
-    """Hold the schedule of a run and its followers; return the run's row, and its fence last."""
+def hold_run(tx: Transaction, run_id: int) -> StoredRun:
+    """Hold the schedule of a run and its followers; return the run."""
     row = tx.one(SCHEDULE_OF_RUN, (run_id,))
     if row is None or is_foreign(tx, row[1] or ""):
         raise NoSuchRun(run_id)
     hold_with_followers(tx, [row[0]])
-    found = tx.one(RUN_AND_FENCE, (run_id,))
-    if found is None:  # it was pruned meanwhile
-        raise NoSuchRun(run_id)
-    return found
+    for stored in stored_runs(tx, ONE_RUN, (run_id,)):
+        return stored
+    raise NoSuchRun(run_id)  # it was pruned meanwhile
 
 
 def _with_timeout_of_revision(

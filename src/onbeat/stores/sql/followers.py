@@ -17,7 +17,7 @@ from onbeat.core.decide.follow import (
     find_cycle,
 )
 from onbeat.core.decide.plan import next_due
-from onbeat.core.runs.run import Status
+from onbeat.core.runs.phase import Status
 from onbeat.core.schedule import Schedule, follows
 from onbeat.core.triggers.past import STARTUP, TriggerCause
 from onbeat.errors import InvalidSchedule

@@ -3,7 +3,7 @@
 from onbeat.core.runs.run import ReasonDetail
 from onbeat.events import GateChanged
 from onbeat.stores.sql.pause import reopen
-from onbeat.stores.sql.rows import KEEP, gate_closed_at, gate_is_open
+from onbeat.stores.sql.rows import IS_ENQUEUED, KEEP, gate_closed_at, gate_is_open
 from onbeat.stores.sql.schedule_rows import find_all
 from onbeat.stores.sql.transaction import Transaction
 from onbeat.stores.sql.zone_data import follow_held
@@ -22,7 +22,7 @@ def set_gate(tx: Transaction, *, is_open: bool) -> bool:
         delayed = tx.all(
             "SELECT schedule_id FROM due WHERE run_at <= ?1 UNION SELECT r.schedule_id "
             "FROM schedule_runs r JOIN schedules s USING (schedule_id) WHERE r.finished_at IS NULL "
-            "AND r.status = 'ENQUEUED' AND s.paused = 0 AND s.deleted_at IS NULL ORDER BY 1",
+            f"AND r.{IS_ENQUEUED} AND s.paused = 0 AND s.deleted_at IS NULL ORDER BY 1",
             (tx.now // 1000,),  # by `run_at`: a tick that is due may have been put off
         )
         for begin in range(0, len(delayed), REOPEN_BATCH):

@@ -3,54 +3,50 @@
 from collections.abc import Mapping, Sequence
 
 from onbeat.core.explain.attempts import UNLAUNCHED
-from onbeat.core.runs.run import Canceled, Lost, Run, Status
+from onbeat.core.runs.apply import apply
+from onbeat.core.runs.decisions import HandBack
+from onbeat.core.runs.phase import AWAITS_REPORT, STARTED, Phase
+from onbeat.core.runs.run import Canceled, Lost, Run
 from onbeat.events import RunHandedBack
 from onbeat.ports.store import Node
 from onbeat.stores.sql.expire import end_unreported
 from onbeat.stores.sql.finish import end, release_next
-from onbeat.stores.sql.rows import REATTACHABLE, RUN_OF_SCHEDULE, definition_of
+from onbeat.stores.sql.rows import (
+    RUN_COLUMNS,
+    RunColumns,
+    StoredRun,
+    as_run,
+    definition_of,
+    listed,
+    stored_runs,
+    write,
+)
 from onbeat.stores.sql.transaction import Transaction, Value
 
-# A number is announced once: an announced attempt keeps its number, and is counted as a deferral,
-# like one that found its target busy.
 HAND_BACK = """
-  WITH held (id, token) AS (VALUES {(?int,?int)})
-UPDATE schedule_runs AS r
-   SET deferrals = r.deferrals + CASE WHEN r.status = 'STARTED' THEN 1 ELSE 0 END,
-       status = 'ENQUEUED', leased_by = NULL, started_at = NULL, fence = r.fence + 1,
-       updated_at = ?1
-  FROM held
- WHERE r.run_id = held.id AND r.fence = held.token
-   AND r.status IN ('ENQUEUED', 'STARTED') AND r.leased_by IS NOT NULL
-RETURNING schedule_id, run_id, run_at, fence
+UPDATE schedule_runs
+   SET phase = ?3, deferrals = ?5, deadline_at = ?6, updated_at = ?7, leased_by = NULL,
+       started_at = NULL, fence = fence + 1
+ WHERE run_id = ?1 AND phase = ?2 AND fence = ?4
 """
 
-# A run that was to be cancelled and was not launched is canceled, unless an earlier attempt may
-# still run detached.
-CANCEL_REQUESTED = f"""
+HELD = f"""
   WITH held (id, token) AS (VALUES {{(?int,?int)}})
-SELECT {RUN_OF_SCHEDULE}, fence FROM schedule_runs JOIN held ON run_id = id AND fence = token
- WHERE status = 'STARTED' AND end_asked_at IS NOT NULL
-   AND NOT ({REATTACHABLE} AND attempt - deferrals > 1)
-"""
-
-ANNOUNCED = """
-  WITH held (id, token) AS (VALUES {(?int,?int)})
-SELECT run_id, attempt FROM schedule_runs JOIN held ON run_id = id AND fence = token
- WHERE status = 'STARTED' AND leased_by IS NOT NULL
+SELECT {RUN_COLUMNS} FROM schedule_runs JOIN held ON run_id = id AND fence = token
+ WHERE leased_by IS NOT NULL AND finished_at IS NULL
 """
 
 HELD_BY = f"""
-SELECT {RUN_OF_SCHEDULE}, fence
+SELECT {RUN_COLUMNS}
   FROM schedule_runs INDEXED BY unfinished_runs
  WHERE finished_at IS NULL AND leased_by IN (?1[]) AND schedule_id IN (?2[])
  ORDER BY run_id
 """
 
 UNREPORTED_RUNS = f"""
-SELECT {RUN_OF_SCHEDULE}, fence
+SELECT {RUN_COLUMNS}
   FROM schedule_runs INDEXED BY unfinished_runs
- WHERE finished_at IS NULL AND status = 'STARTED' AND leased_by IS NULL AND deadline_at <= ?1
+ WHERE finished_at IS NULL AND phase IN ({listed(AWAITS_REPORT)}) AND deadline_at <= ?1
    AND schedule_id IN (?2[])
  ORDER BY run_id
 """
@@ -74,13 +70,13 @@ def end_lost_and_expired(
         for schedule_id, runs in unfinished.items()
         if any(run.is_unreported(tx.now) for run in runs)
     ]
-    unreported = tx.all(UNREPORTED_RUNS, (tx.now, late)) if late else []
+    unreported = stored_runs(tx, UNREPORTED_RUNS, (tx.now, late)) if late else []
     silent: list[str] = []
     if tx.is_shared:  # else the node has decided them when it registered
         found = tx.all("SELECT node_id FROM nodes WHERE alive_until < ?1", (tx.now,))
         silent = [node_id for (node_id,) in found if node is None or node_id != node.node_id]
-    lost = tx.all(HELD_BY, (silent, list(unfinished))) if silent else []
-    concerned = sorted({row[0] for row in (*unreported, *lost)})
+    lost = stored_runs(tx, HELD_BY, (silent, list(unfinished))) if silent else []
+    concerned = sorted({stored.schedule_id for stored in (*unreported, *lost)})
     if not concerned:
         return set(), set()
     out = {row[0] for row in tx.all(FOLLOWED, (concerned,))}
@@ -88,9 +84,9 @@ def end_lost_and_expired(
         schedule = definition_of(tx, schedule_id)
         if schedule is not None and schedule.policy.pause_after is not None:
             out.add(schedule_id)
-    for row in unreported:
-        if row[0] not in out:
-            end_unreported(tx, row)
+    for stored in unreported:
+        if stored.schedule_id not in out:
+            end_unreported(tx, stored)
     end_runs_of(tx, silent, [each for each in concerned if each not in out])
     return set(concerned) - out, out
 
@@ -103,12 +99,12 @@ def end_runs_of(
     Announced runs are lost, claimed ones are free again.
     """
     lost = freed = 0
-    for row in tx.all(HELD_BY, (list(nodes), list(schedule_ids))):
-        if row[3] == Status.STARTED:
-            end(tx, row, Lost())
+    for stored in stored_runs(tx, HELD_BY, (list(nodes), list(schedule_ids))):
+        if stored.run.phase in STARTED:
+            end(tx, stored, Lost())
             lost += 1
         else:
-            free(tx, (row[1], row[-1]))
+            free(tx, (stored.run.run_id, stored.fence))
             freed += 1
     return lost, freed
 
@@ -119,13 +115,22 @@ def free(tx: Transaction, fences: Sequence[Value]) -> None:
     A run whose cancellation was requested is canceled: it was not launched. A freed run is judged
     again when it is claimed, and may no longer block another: the queue is released.
     """
-    for row in tx.each(CANCEL_REQUESTED, fences):
-        end(tx, row, Canceled(UNLAUNCHED))
-    announced: dict[int, int] = dict(tx.each(ANNOUNCED, fences))
-    freed = [
-        RunHandedBack(schedule_id, run_id, run_at, fence, announced.get(run_id, 0))
-        for schedule_id, run_id, run_at, fence in tx.each(HAND_BACK, fences, (tx.now,))
-    ]
-    tx.events += freed
-    for schedule_id in sorted({each.schedule_id for each in freed}):
+    freed: set[str] = set()
+    for row in tx.each(HELD, fences):
+        columns = RunColumns(*row)
+        stored = StoredRun(columns.schedule_id, as_run(columns), columns.fence)
+        if stored.run.phase is Phase.CANCELING and not stored.run.may_run_detached:
+            end(tx, stored, Canceled(UNLAUNCHED))
+        else:
+            _hand_back(tx, stored)
+            freed.add(stored.schedule_id)
+    for schedule_id in sorted(freed):
         release_next(tx, schedule_id)
+
+
+def _hand_back(tx: Transaction, stored: StoredRun) -> None:
+    change = apply(stored.run, HandBack(), now=tx.now)
+    after, announced = change.after, stored.run.phase in STARTED
+    write(tx, HAND_BACK, change, stored.fence, after.deferrals, after.deadline_at, tx.now)
+    attempt = stored.run.attempt if announced else 0
+    tx.emit(RunHandedBack(*stored.ids, stored.fence + 1, attempt))

@@ -11,10 +11,11 @@ from onbeat.stores.sql.schedule_rows import hold_schedule
 from onbeat.stores.sql.transaction import Transaction, as_json
 
 ENQUEUE = """
-INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, status, triggered_by,
+INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, phase, triggered_by,
        needs, iteration, revision, inputs, priority, grp, deadline_at, idempotency_key, detail,
-       created_at, updated_at)
-VALUES (?1, ?2, ?3, ?4, ?5, 'ENQUEUED', ?14, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?15, ?5, ?5)
+       reattachable, created_at, updated_at)
+VALUES (?1, ?2, ?3, ?4, ?5, 'WAITING', ?14, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?15, ?16, ?5,
+       ?5)
 """
 
 
@@ -48,7 +49,8 @@ def enqueue(
         (run_id, schedule_id, run_at, request_id, tx.now, schedule.target.needs, iteration,
          stored.state.revision, as_json(merged) if merged else None, policy.priority, policy.group,
          None if wait is None else tx.now + wait, key, triggered_by,
-         detail_text(ReasonDetail(by=tx.by, note=storable_text(note)))),
+         detail_text(ReasonDetail(by=tx.by, note=storable_text(note))),
+         int(schedule.target.reattachable)),
     )  # fmt: skip
     tx.run(
         "UPDATE schedule_state SET iteration = ?1 WHERE schedule_id = ?2", (iteration, schedule_id)

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+from onbeat.core.runs.phase import STARTED
 from onbeat.core.time.zones import VERSION
 from onbeat.events import NodeLost, NodeStarted, NodeStopped
 from onbeat.ports.store import HeartbeatResult, Node, RescueResult
@@ -59,7 +60,7 @@ SELECT run_id, fence, schedule_id FROM schedule_runs INDEXED BY unfinished_runs
 """
 
 HELD = """
-SELECT run_id, fence, schedule_id, status FROM schedule_runs INDEXED BY unfinished_runs
+SELECT run_id, fence, schedule_id, phase FROM schedule_runs INDEXED BY unfinished_runs
  WHERE finished_at IS NULL AND leased_by = ?1
 """
 
@@ -183,7 +184,7 @@ def unregister(tx: Transaction, node: Node) -> None:
         return
     tx.run("UPDATE nodes SET alive_until = 0 WHERE node_id = ?1", (node.node_id,))
     held = tx.all(HELD, (node.node_id,))
-    claimed = [row for row in held if row[3] == "ENQUEUED"]
+    claimed = [row for row in held if row[3] not in STARTED]
     tx.hold({schedule_id for _, _, schedule_id, _ in claimed})
     free(tx, [value for run_id, fence, *_ in claimed for value in (run_id, fence)])
     if len(claimed) == len(held):  # else `rescue` decides the others

@@ -1,9 +1,11 @@
 """Queries of what is stored, and `prune`, which removes old history."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 import msgspec
 
+from onbeat.core.runs.phase import UNSTARTED, Phase, phases_of
 from onbeat.events import GateChanged, HistoryPruned, decode_events
 from onbeat.ports.rows import (
     AwaitedRow,
@@ -20,7 +22,7 @@ from onbeat.ports.rows import (
 from onbeat.ports.store import ALL
 from onbeat.stores.sql import zone_data
 from onbeat.stores.sql.outbox import forget as forget_messages
-from onbeat.stores.sql.rows import GROUPS, KEEP, gate_is_open
+from onbeat.stores.sql.rows import GROUPS, IS_CLAIMABLE, IS_STARTED, KEEP, gate_is_open, listed
 from onbeat.stores.sql.transaction import Bindings, Row, Transaction, Value
 
 SCHEDULES = """
@@ -33,12 +35,12 @@ SELECT s.schedule_id, s.definition, s.revision, s.source, s.user_id, s.paused, s
  WHERE s.deleted_at IS NULL
 """
 
-NEXT_DUE = """
+NEXT_DUE = f"""
 SELECT min(at) FROM (
     SELECT min(due_at) AS at FROM due WHERE due_at >= ?2
     UNION ALL
     SELECT min(due_at) FROM schedule_runs
-     WHERE status = 'ENQUEUED' AND leased_by IS NULL AND blocked_by IS NULL AND due_at > ?1
+     WHERE {IS_CLAIMABLE} AND due_at > ?1
     UNION ALL
     SELECT min(deadline_at) FROM schedule_runs
      WHERE deadline_at IS NOT NULL AND leased_by IS NULL AND finished_at IS NULL) AS next
@@ -69,7 +71,7 @@ FAR = 2**62
 MOST_AWAITED = 5  # accepted runs that the overview lists
 
 UNFINISHED = ("ENQUEUED", "STARTED")
-STUCK = "finished_at IS NULL AND status = 'STARTED' AND stuck_at IS NOT NULL"  # not between retries
+STUCK = f"finished_at IS NULL AND {IS_STARTED} AND stuck_at IS NOT NULL"  # not between retries
 ENDED_OTHERWISE = ("FAILED", "SKIPPED", "CANCELED")  # each has an index: they are mostly few
 
 COUNT_SCHEDULES = """
@@ -83,19 +85,19 @@ SELECT (SELECT count(*) FROM due WHERE due_at <= {now} AND {own}),
        (SELECT min(due_at) FROM due WHERE {own})
 """
 
-NODES = """
+NODES = f"""
 SELECT n.node_id, n.name, n.roles, n.offers, n.started_at, n.alive_until, n.version, n.tz,
        coalesce(r.running, 0), n.stop_asked, n.address
   FROM nodes n LEFT JOIN (
        SELECT leased_by, count(*) AS running FROM schedule_runs
-        WHERE finished_at IS NULL AND status = 'STARTED' GROUP BY leased_by) r
+        WHERE finished_at IS NULL AND {IS_STARTED} GROUP BY leased_by) r
     ON r.leased_by = n.node_id
  ORDER BY n.started_at, n.node_id
 """
 
-WAITING_IN_GROUPS = """
+WAITING_IN_GROUPS = f"""
 SELECT grp, count(*) FROM schedule_runs INDEXED BY runs_in_group
- WHERE grp IS NOT NULL AND finished_at IS NULL AND status = 'ENQUEUED' AND leased_by IS NULL
+ WHERE grp IS NOT NULL AND finished_at IS NULL AND phase IN ({listed(UNSTARTED)})
  GROUP BY grp
 """
 
@@ -104,9 +106,9 @@ SELECT count(*) FROM schedule_state INDEXED BY failing_schedules JOIN schedules 
  WHERE consecutive_failures > 0 AND deleted_at IS NULL
 """
 
-WAITING_SINCE = """
+WAITING_SINCE = f"""
 SELECT min(due_at) FROM schedule_runs INDEXED BY waiting_runs
- WHERE status = 'ENQUEUED' AND leased_by IS NULL AND blocked_by IS NULL
+ WHERE {IS_CLAIMABLE}
 """
 
 COUNT_TO_NOTIFY = "SELECT count(*) FROM events WHERE to_notify IS NOT NULL"
@@ -174,9 +176,9 @@ def runs(tx: Transaction, which: RunFilter, *, limit: int) -> list[RunRow]:
     conditions, select = _Conditions(), RUNS
     conditions.add_if("schedule_id = {}", which.schedule_id)
     if which.status in ENDED_OTHERWISE:
-        conditions.add(f"status = '{which.status}'")  # the condition of its index
-    else:
-        conditions.add_if("status = {}", which.status)
+        conditions.add(f"phase = '{which.status}'")  # the condition of its index
+    elif which.status is not None:
+        conditions.add(f"phase IN ({listed(phases_of(which.status)) or 'NULL'})")
     if which.status in UNFINISHED:
         select = select.replace("runs r", "runs r INDEXED BY unfinished_runs")
         conditions.add("finished_at IS NULL")
@@ -346,11 +348,13 @@ def overview(tx: Transaction) -> Overview:
     counted = tx.one(COUNT_SCHEDULES.format(own=own), owner)
     now = f"?{len(owner) + 1}"
     due = tx.one(COUNT_DUE.format(own=own, now=now), (*owner, tx.now))
-    unfinished = tx.all(
-        "SELECT status, count(*) FROM schedule_runs WHERE finished_at IS NULL "
-        f"AND {own} GROUP BY status",
-        owner,
+    unfinished: Counter[str] = Counter()
+    counting = (
+        f"SELECT phase, count(*) FROM schedule_runs WHERE finished_at IS NULL AND {own} "
+        "GROUP BY phase"
     )
+    for phase, n in tx.all(counting, owner):
+        unfinished[Phase(phase).facts.status] += n
     stuck = tx.one(
         f"SELECT count(*) FROM schedule_runs WHERE {STUCK} AND {own}",
         owner,
@@ -372,7 +376,7 @@ def overview(tx: Transaction) -> Overview:
             for row in tx.all(
                 "SELECT run_id, schedule_id, started_at, deadline_at, coalesce(external_id, '') "
                 "FROM schedule_runs WHERE deadline_at IS NOT NULL AND leased_by IS NULL "
-                f"AND finished_at IS NULL AND status = 'STARTED' AND {own} "
+                f"AND finished_at IS NULL AND {IS_STARTED} AND {own} "
                 f"ORDER BY deadline_at LIMIT {MOST_AWAITED}",
                 owner,
             )
@@ -434,7 +438,7 @@ def _run(row: Row) -> RunRow:
     for name in ("result", "inputs", "rendered"):
         if found[name] is not None:
             found[name] = msgspec.json.decode(found[name])
-    return RunRow(**found)
+    return RunRow(**found | {"phase": Phase(found["phase"])})
 
 
 def _node(row: Row) -> NodeRow:

@@ -14,13 +14,13 @@ from onbeat.core.schedule import Schedule
 from onbeat.core.target import Target, read_inputs
 from onbeat.core.templates import Expression, PreviousRun, Template, Values, render_all, values_of
 from onbeat.host.secrets import without_references
-from onbeat.stores.sql.rows import WaitingRow
+from onbeat.stores.sql.taken_rows import WaitingRow
 from onbeat.stores.sql.transaction import Transaction
 
 LAST_ENDED = """
-SELECT status, run_at, finished_at, result, error FROM (
-    SELECT status, run_at, finished_at, result, error FROM schedule_runs
-     WHERE schedule_id = ?1 AND status IN ('SUCCESS', 'FAILED', 'CANCELED') AND attempt > 0
+SELECT phase, run_at, finished_at, result, error FROM (
+    SELECT phase, run_at, finished_at, result, error FROM schedule_runs
+     WHERE schedule_id = ?1 AND phase IN ('SUCCESS', 'FAILED', 'CANCELED') AND attempt > 0
      ORDER BY run_id DESC LIMIT 100) AS latest
  ORDER BY finished_at DESC LIMIT 1
 """

@@ -1,21 +1,22 @@
 """Reports of targets about runs that they have accepted."""
 
 from onbeat.core.decide.outcomes import UNREPORTED
-from onbeat.core.runs.run import Accepted, Failed, Run, Status, Succeeded
+from onbeat.core.runs.phase import STARTED, Status
+from onbeat.core.runs.run import Accepted, Failed, Succeeded
 from onbeat.core.time.instants import rfc3339_ms
 from onbeat.errors import NoSuchRun, RunIsHeld, RunIsOver
 from onbeat.events import RunNamed, RunReportedLate
 from onbeat.stores.sql.finish import LONGEST_TEXT, SCHEDULE_OF_RUN, end, hold_run
-from onbeat.stores.sql.rows import as_run, storable_text
+from onbeat.stores.sql.rows import StoredRun, storable_text
 from onbeat.stores.sql.schedule_rows import is_foreign
 from onbeat.stores.sql.transaction import Transaction
 
 NAME = """
 UPDATE schedule_runs SET external_id = ?2, updated_at = ?3
- WHERE run_id = ?1 AND status = 'STARTED' AND (external_id IS NULL OR external_id <> ?2)
+ WHERE run_id = ?1 AND phase = ?4 AND (external_id IS NULL OR external_id <> ?2)
 """
 
-NOTE = "UPDATE schedule_runs SET error = ?2, updated_at = ?3 WHERE run_id = ?1"
+NOTE = "UPDATE schedule_runs SET error = ?2, updated_at = ?3 WHERE run_id = ?1 AND phase = 'FAILED'"
 
 
 def report(
@@ -25,24 +26,26 @@ def report(
 
     A refusal that is recorded is returned: the caller raises it once the transaction is committed.
     """
-    row = hold_run(tx, run_id)
-    run, status = as_run(tuple(row[:-1])), Status(row[3])
+    stored = hold_run(tx, run_id)
+    run, status, is_started = stored.run, stored.run.status, stored.run.phase in STARTED
     has_key = tx.one("SELECT idempotency_key FROM schedule_runs WHERE run_id = ?1", (run_id,))
-    if status is Status.STARTED and not run.is_accepted and has_key == (None,):
+    if is_started and not run.is_accepted and has_key == (None,):
         raise RunIsHeld(run_id)
     if isinstance(outcome, Accepted):
         external_id = external_id or outcome.external_id
-    if external_id and tx.run(NAME, (run_id, storable_text(external_id), tx.now)):
-        tx.emit(RunNamed(row[0], run_id, run.run_at, storable_text(external_id)))
+    external_id = storable_text(external_id)
+    naming = (run_id, external_id, tx.now, run.phase)
+    if external_id and is_started and tx.run(NAME, naming):
+        tx.emit(RunNamed(*stored.ids, external_id))
     if isinstance(outcome, Accepted):
-        if status is not Status.STARTED:
+        if not is_started:
             raise RunIsOver(run_id, status)
         return None
     reported = Status.SUCCESS if isinstance(outcome, Succeeded) else Status.FAILED
-    if status is Status.STARTED:
-        end(tx, row, outcome)
+    if is_started:
+        end(tx, stored, outcome)
         return None
-    is_late = status is Status.FAILED and _note_late(tx, row[0], run, outcome, reported)
+    is_late = status is Status.FAILED and _note_late(tx, stored, outcome, reported)
     if status is reported:
         return None
     if is_late:
@@ -51,18 +54,19 @@ def report(
 
 
 def _note_late(
-    tx: Transaction, schedule_id: str, run: Run, outcome: Succeeded | Failed, reported: Status
+    tx: Transaction, stored: StoredRun, outcome: Succeeded | Failed, reported: Status
 ) -> bool:
     """Add the first report after a run's deadline to its error; return whether it is late."""
-    (found,) = tx.one("SELECT error FROM schedule_runs WHERE run_id = ?1", (run.run_id,)) or ("",)
+    run_id = stored.run.run_id
+    (found,) = tx.one("SELECT error FROM schedule_runs WHERE run_id = ?1", (run_id,)) or ("",)
     if not (found or "").startswith(UNREPORTED):
         return False
     if found == UNREPORTED:
         error = storable_text(outcome.error[:LONGEST_TEXT]) if isinstance(outcome, Failed) else ""
         note = f"{UNREPORTED}; it reported {reported} at {rfc3339_ms(tx.now)}"
         note = f"{note}: {error}"[:LONGEST_TEXT] if error else note
-        tx.run(NOTE, (run.run_id, note, tx.now))
-        tx.emit(RunReportedLate(schedule_id, run.run_id, run.run_at, reported, error))
+        tx.run(NOTE, (run_id, note, tx.now))
+        tx.emit(RunReportedLate(*stored.ids, reported, error))
     return True
 
 

@@ -7,14 +7,25 @@ transaction each; no node may join before the last one.
 
 from onbeat.core.decide.plan import next_due
 from onbeat.core.explain.reasons import RESTORED
-from onbeat.core.runs.run import Status
+from onbeat.core.runs.apply import apply
+from onbeat.core.runs.decisions import Finish
+from onbeat.core.runs.phase import UNANNOUNCED, UNSTARTED_END, Status
 from onbeat.errors import StoreHeld, StoreUnusable
 from onbeat.events import RunFailed, RunSkipped, StoreRestored
 from onbeat.stores.sql.finish import END, NOTE_FAILURE
 from onbeat.stores.sql.pause import reopen, resume_after_pause
-from onbeat.stores.sql.rows import KEEP, RUN_OF_SCHEDULE, as_run, end_waiting, failures_of
+from onbeat.stores.sql.rows import (
+    KEEP,
+    RUN_COLUMNS,
+    StoredRun,
+    end_waiting,
+    failures_of,
+    listed,
+    stored_runs,
+    write,
+)
 from onbeat.stores.sql.schedule_rows import StoredSchedule, find_all
-from onbeat.stores.sql.transaction import Row, Transaction
+from onbeat.stores.sql.transaction import Transaction
 
 IDS_LEFT_OUT = 1_000_000  # run ids and event row ids that may have been given since
 BATCH = 500  # schedules in one transaction
@@ -36,12 +47,14 @@ SELECT schedule_id FROM (
 """
 
 UNFINISHED = f"""
-SELECT {RUN_OF_SCHEDULE}, fence FROM schedule_runs INDEXED BY unfinished_runs
+SELECT {RUN_COLUMNS} FROM schedule_runs INDEXED BY unfinished_runs
  WHERE finished_at IS NULL AND schedule_id IN (?1[])
  ORDER BY schedule_id, run_id
 """
 
-SET_ERROR = "UPDATE schedule_runs SET error = ?1 WHERE run_id IN (?2[])"
+SET_ERROR = f"""
+UPDATE schedule_runs SET error = ?1 WHERE run_id IN (?2[]) AND phase IN ({listed(UNSTARTED_END)})
+"""
 
 DOUBT_MESSAGES = """
 UPDATE outbox SET state = 'in_doubt', error = ?1 WHERE state IN ('waiting', 'sending')
@@ -55,8 +68,8 @@ def record_gap(tx: Transaction, *, after: str) -> str | None:
     tx.hold_definitions()
     ids = [row[0] for row in tx.all(BEHIND, (after, tx.now // 1000, tx.now, BATCH))]
     tx.hold(ids)
-    for row in tx.all(UNFINISHED, (ids,)):
-        _end(tx, row)
+    for unfinished in stored_runs(tx, UNFINISHED, (ids,)):
+        _end(tx, unfinished)
     stored = [each for each in find_all(tx, ids) if not each.deleted]
     ended = [each.schedule_id for each in stored if _pause_has_ended(each, tx.now)]
     resume_after_pause(tx, ended)
@@ -95,19 +108,18 @@ def _begin(tx: Transaction) -> None:
     tx.emit(StoreRestored(IDS_LEFT_OUT))
 
 
-def _end(tx: Transaction, row: Row) -> None:
+def _end(tx: Transaction, stored: StoredRun) -> None:
     """End a run that had not ended when the backup was made; nothing follows from it."""
-    *columns, fence = row
-    run, schedule_id = as_run(tuple(columns)), row[0]
-    if run.status is Status.ENQUEUED:
+    run, schedule_id = stored.run, stored.schedule_id
+    if run.phase in UNANNOUNCED:
         end_waiting(tx, schedule_id, run, "missed")
         tx.run(SET_ERROR, (RESTORED, [run.run_id]))
         return
-    ended = (Status.FAILED, "lost", RESTORED, None, None, tx.now, None)
-    tx.run(END, (run.run_id, fence, *ended))
+    change = apply(run, Finish(Status.FAILED, "lost"), now=tx.now)
+    write(tx, END, change, stored.fence, "lost", RESTORED, None, None, tx.now, None)
     tx.run(NOTE_FAILURE, (tx.now, None, schedule_id))
     failures = failures_of(tx, schedule_id)
-    tx.emit(RunFailed(schedule_id, run.run_id, run.run_at, run.attempt, "lost", RESTORED, failures))
+    tx.emit(RunFailed(*stored.ids, run.attempt, "lost", RESTORED, failures))
 
 
 def _pause_has_ended(stored: StoredSchedule, now: int) -> bool:

@@ -8,24 +8,17 @@ from msgspec.structs import replace
 
 from onbeat.core.decide.follow import decode_happened
 from onbeat.core.explain.attempts import MOST_TRIED
-from onbeat.core.runs.decisions import Due
-from onbeat.core.runs.run import (
-    PastAttempt,
-    Reason,
-    ReasonDetail,
-    Run,
-    Status,
-    TriggeredBy,
-    WaitedFor,
-)
+from onbeat.core.runs.apply import RunChange, apply
+from onbeat.core.runs.decisions import Cancel, Due, Release, Supersede
+from onbeat.core.runs.phase import CLAIMABLE, DETACHED, ENQUEUED, STARTED, Phase, phases_where
+from onbeat.core.runs.run import PastAttempt, Reason, ReasonDetail, Run, WaitedFor
 from onbeat.core.schedule import Schedule, from_definition
-from onbeat.core.target import REATTACHABLE_TARGETS
 from onbeat.core.time.zones import VERSION
 from onbeat.core.triggers.past import Past
 from onbeat.errors import InvalidSchedule
 from onbeat.events import LATE, RunCanceled, RunFailed, RunReleased, RunSkipped
 from onbeat.ports.store import Node
-from onbeat.stores.sql.transaction import Row, Transaction, Value
+from onbeat.stores.sql.transaction import Bindings, Transaction, Value
 
 NO_DETAIL = ReasonDetail()
 LONGEST_LINE = 500  # characters of an attempt's error
@@ -57,56 +50,60 @@ class State(msgspec.Struct, frozen=True, gc=False):
         return found
 
 
-class WaitingRow(NamedTuple):
-    """A run that may be claimed, with the definition that it was decided by."""
+def listed(values: Iterable[str]) -> str:
+    """Return names as the list of an SQL `IN (...)`, always in the same order."""
+    return ", ".join(f"'{value}'" for value in sorted(values))
 
-    run_id: int
+
+IS_CLAIMABLE = f"phase IN ({listed(CLAIMABLE)})"  # the condition of the index waiting_runs
+IS_STARTED = f"phase IN ({listed(STARTED)})"
+IS_ENQUEUED = f"phase IN ({listed(ENQUEUED)})"
+IS_DETACHED = f"phase IN ({listed(DETACHED)})"
+HOLDS_PLACE = f"phase IN ({listed(phases_where(lambda facts: facts.holds_place))})"
+
+# Runs that were requested start while their schedule is paused, and detached ones are reattached.
+IGNORES_PAUSE = f"(r.request_id <> '' OR r.triggered_by = 'backfill' OR r.{IS_DETACHED})"
+
+
+class RunColumns(NamedTuple):
+    """What decisions about a run depend on, as stored."""
+
     schedule_id: str
+    run_id: int
     run_at: int
+    phase: str
     due_at: int
-    attempt: int
-    fence: int
-    request_id: str
-    triggered_by: TriggeredBy
-    iteration: int
-    tick_count: int
-    first_run_at: int | None
-    inputs: str | None
     created_at: int
+    request_id: str
+    attempt: int
+    blocked_by: int | None
     deferrals: int
     deadline_at: int | None
-    grp: str | None
-    rendered: str | None
-    was_lost: int | None  # whether the previous attempt was lost; None: the run has no reason
-    detached: int  # it may still run without its node
-    is_cancel_requested: int  # cancellation was requested since
-    definition: str | None  # of the run's revision; None: no longer stored
-    revision: int  # of the run
-    current: str | None  # the current definition, if it differs
-    user_id: str
+    reason: Reason | None
+    triggered_by: str
+    reattachable: int
+    revision: int
+    fence: int
+
+
+RUN_COLUMNS = ", ".join(RunColumns._fields)
+
+
+class StoredRun(msgspec.Struct, frozen=True, gc=False):
+    """A run that has not ended, or has, with its schedule and the fence of its row."""
+
+    schedule_id: str
+    run: Run
+    fence: int
 
     @property
-    def was_handed_back(self) -> bool:
-        """The same as WAS_HANDED_BACK."""
-        return self.attempt > 0 and self.attempt == self.deferrals and self.was_lost is None
+    def ids(self) -> tuple[str, int, int]:
+        """The schedule, the run and its tick, as events have them."""
+        return self.schedule_id, self.run.run_id, self.run.run_at
 
-
-REATTACHABLE = f"needs IN ({', '.join(repr(kind) for kind in sorted(REATTACHABLE_TARGETS))})"
-# A run whose node fell silent and that may continue without it: a node is to reattach to it, and
-# to cancel it if that was requested meanwhile.
-DETACHED = f"({REATTACHABLE} AND (coalesce(reason, '') = 'lost' OR end_asked_at IS NOT NULL))"
-
-# A run of which every attempt was handed back or found its target busy, and the last one was
-# handed back: an announced run has no reason, a failed or busy attempt sets one.
-WAS_HANDED_BACK = "status = 'ENQUEUED' AND attempt > 0 AND attempt = deferrals AND reason IS NULL"
-
-RUN_OF_SCHEDULE = f"""schedule_id, run_id, run_at, status, due_at, created_at, request_id, attempt,
-       blocked_by, leased_by IS NOT NULL, deferrals, deadline_at,
-       CASE WHEN end_asked_at IS NOT NULL THEN reason END, triggered_by = 'backfill',
-       {REATTACHABLE}, status = 'ENQUEUED' AND {DETACHED}, revision, {WAS_HANDED_BACK}"""
 
 UNFINISHED = f"""
-SELECT {RUN_OF_SCHEDULE}
+SELECT {RUN_COLUMNS}
   FROM schedule_runs INDEXED BY unfinished_runs
  WHERE finished_at IS NULL AND schedule_id IN (?1[])
  ORDER BY run_at, run_id
@@ -114,11 +111,18 @@ SELECT {RUN_OF_SCHEDULE}
 
 END_WAITING = """
 UPDATE schedule_runs
-   SET status = ?2, reason = ?3, finished_at = ?4, updated_at = ?4, blocked_by = ?5,
-       error = coalesce(?6, error), detail = coalesce(?7, detail), leased_by = NULL,
+   SET phase = ?3, reason = ?4, finished_at = ?5, updated_at = ?5, blocked_by = ?6,
+       error = coalesce(?7, error), detail = coalesce(?8, detail), leased_by = NULL,
        fence = fence + 1
- WHERE run_id = ?1 AND status = 'ENQUEUED'
+ WHERE run_id = ?1 AND phase = ?2
 """
+
+RELEASE = """
+UPDATE schedule_runs SET phase = ?3, blocked_by = NULL, updated_at = ?4
+ WHERE run_id = ?1 AND phase = ?2
+"""
+
+SET_DEADLINE = "UPDATE schedule_runs SET deadline_at = ?3 WHERE run_id = ?1 AND phase = ?2"
 
 WAITS = """
 SELECT r.detail, r.needs, r.grp, coalesce(s.paused, 0)
@@ -142,9 +146,6 @@ REPLACE_DUE = """
 INSERT INTO due (due_at, schedule_id, run_at) VALUES {(?int,?text,?int)}
     ON CONFLICT (schedule_id) DO UPDATE SET due_at = excluded.due_at, run_at = excluded.run_at
 """
-
-# A run holds a place in its group from its claim on, and keeps it while it is detached.
-HOLDS_PLACE = f"(leased_by IS NOT NULL OR status = 'STARTED' OR {DETACHED})"
 
 GROUPS = f"""
 SELECT g.name, g.places, coalesce(r.used, 0)
@@ -177,21 +178,38 @@ def unfinished_of(tx: Transaction, schedule_ids: Collection[str]) -> dict[str, l
     """Return the unfinished runs of these schedules, by schedule, in time order."""
     found: dict[str, list[Run]] = {}
     for row in tx.all(UNFINISHED, (list(schedule_ids),)):
-        found.setdefault(row[0], []).append(as_run(row))
+        stored = RunColumns(*row)
+        found.setdefault(stored.schedule_id, []).append(as_run(stored))
     return found
 
 
-def as_run(row: Row) -> Run:
-    """Return a run from the columns of `RUN_OF_SCHEDULE`."""
-    _, run_id, run_at, status, due_at, created_at, request_id, attempt, blocked_by, *rest = row
-    leased, deferrals, deadline_at, ending, backfill, found_again, detached, *rest = rest
-    revision, handed_back = rest
+def stored_runs(tx: Transaction, sql: str, bindings: Bindings = ()) -> list[StoredRun]:
+    """Return the runs of a statement that selects RUN_COLUMNS."""
+    columns = (RunColumns(*row) for row in tx.all(sql, bindings))
+    return [StoredRun(each.schedule_id, as_run(each), each.fence) for each in columns]
+
+
+def as_run(row: RunColumns) -> Run:
+    """Return a run from its columns."""
+    phase = Phase(row.phase)
+    is_to_end = phase.facts.is_to_end
     return Run(
-        run_id, run_at, Status(status), due_at, created_at, request_id, attempt, blocked_by,
-        leased=bool(leased), deferrals=deferrals, deadline_at=deadline_at, ending=ending,
-        is_backfill=bool(backfill), reattachable=bool(found_again), detached=bool(detached),
-        revision=revision, was_handed_back=bool(handed_back),
+        row.run_id, row.run_at, phase, row.due_at, row.created_at, row.request_id, row.attempt,
+        row.blocked_by, row.deferrals, row.deadline_at, row.reason if is_to_end else None,
+        is_backfill=row.triggered_by == "backfill", reattachable=bool(row.reattachable),
+        revision=row.revision, was_busy=row.reason == "busy",
     )  # fmt: skip
+
+
+def write(tx: Transaction, sql: str, change: RunChange, *values: Value) -> None:
+    """Write a change of a run, whose schedule is held.
+
+    The statement gets the run's id, the phase before and the phase after, then the values. A run
+    that is not in the phase before is not changed: that is a defect, and the transaction fails.
+    """
+    before, after = change.before, change.after
+    changed = tx.run(sql, (before.run_id, before.phase, after.phase, *values))
+    assert changed == 1, f"run {before.run_id} was not {before.phase}"
 
 
 def end_waiting(
@@ -208,11 +226,12 @@ def end_waiting(
 
     Its row stores what it waited for, the tick that replaced it (`newer`) and the `detail`.
     """
-    status, ids = run.unstarted_status, (schedule_id, run.run_id, run.run_at)
-    blocker = blocked_by if status is Status.SKIPPED else None
+    change, ids = apply(run, Supersede(run), now=tx.now), (schedule_id, run.run_id, run.run_at)
+    is_skipped = change.after.phase is Phase.SKIPPED
+    blocker = blocked_by if is_skipped else None
     text = _waiting_detail(tx, run, detail or ReasonDetail(), newer)
-    tx.run(END_WAITING, (run.run_id, status, reason, tx.now, blocker, None, text))
-    if status is Status.SKIPPED:
+    write(tx, END_WAITING, change, reason, tx.now, blocker, None, text)
+    if is_skipped:
         tx.emit(RunSkipped(*ids, reason, blocked_by=blocker))
     else:
         tx.run(NOTE_ENDED_RETRY, (tx.now, schedule_id, run.run_id))
@@ -222,7 +241,8 @@ def end_waiting(
 def cancel_waiting(tx: Transaction, schedule_id: str, run: Run, error: str) -> None:
     """Cancel a run that has not started."""
     detail, error = _waiting_detail(tx, run, ReasonDetail()), storable_text(error)
-    tx.run(END_WAITING, (run.run_id, "CANCELED", "canceled", tx.now, None, error, detail))
+    change = apply(run, Cancel(), now=tx.now)
+    write(tx, END_WAITING, change, "canceled", tx.now, None, error, detail)
     tx.emit(RunCanceled(schedule_id, run.run_id, run.run_at, error))
 
 
@@ -238,8 +258,8 @@ def _waiting_detail(
     waited: WaitedFor | None = "place"
     if run.blocked_by is not None:
         waited = "queue"
-    elif run.leased or run.detached or detail.start_by is not None:
-        waited = None  # it was about to start or to be reattached, or its limit explains it
+    elif run.leased or detail.start_by is not None:
+        waited = None  # it was about to start, or its limit explains it
     elif run.awaits_retry:
         waited = "retry"
     elif run.due_at > tx.now:
@@ -271,21 +291,23 @@ def earlier(one: int | None, other: int | None) -> int | None:
     return min((each for each in (one, other) if each is not None), default=None)
 
 
-def lift_limit(tx: Transaction, schedule_id: str, run: Run) -> bool:
+def lift_limit(tx: Transaction, schedule_id: str, run: Run) -> Run | None:
     """Restore a run's start deadline, which an edit had limited, if a node was up within the limit.
 
     A node was up if the run was announced, or if the run that it is queued behind had started.
+    Returns the run with its new deadline, or None if it stays.
     """
     row = None if run.deadline_at is None else tx.one(LIMIT, (run.run_id,))
     if row is None or (start_by := read_detail(row[0]).start_by) != run.deadline_at:
-        return False
+        return None
     if not run.was_tried and (start_by is None or row[1] is None or row[1] > start_by):
-        return False
+        return None
     own, _ = definitions_of(tx, schedule_id, run.revision)
     wait = None if own is None else own.policy.start_deadline
     deadline_at = None if wait is None else max(run.created_at, row[2]) + wait
-    lift = "UPDATE schedule_runs SET deadline_at = ?1 WHERE run_id = ?2"
-    return deadline_at != start_by and bool(tx.run(lift, (deadline_at, run.run_id)))
+    if deadline_at == start_by or not tx.run(SET_DEADLINE, (run.run_id, run.phase, deadline_at)):
+        return None
+    return replace(run, deadline_at=deadline_at)
 
 
 def _offers(tx: Transaction) -> list[list[str]]:
@@ -330,10 +352,7 @@ def release(tx: Transaction, schedule_id: str, run: Run | None) -> None:
     if run is None:
         return
     lift_limit(tx, schedule_id, run)
-    tx.run(
-        "UPDATE schedule_runs SET blocked_by = NULL, updated_at = ?1 WHERE run_id = ?2",
-        (tx.now, run.run_id),
-    )
+    write(tx, RELEASE, apply(run, Release(run), now=tx.now), tx.now)
     tx.emit(RunReleased(schedule_id, run.run_id, run.run_at))
 
 

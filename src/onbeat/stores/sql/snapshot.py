@@ -10,7 +10,7 @@ from onbeat.core.runs.run import Run
 from onbeat.core.schedule import from_definition
 from onbeat.core.snapshot import ScheduleSnapshot, Snapshot
 from onbeat.errors import InvalidSchedule
-from onbeat.stores.sql.rows import GROUPS, RUN_OF_SCHEDULE, State, as_run, gate_is_open
+from onbeat.stores.sql.rows import GROUPS, RUN_COLUMNS, RunColumns, State, as_run, gate_is_open
 from onbeat.stores.sql.transaction import Row, Transaction
 
 SCHEDULES = """
@@ -23,7 +23,7 @@ SELECT s.schedule_id, s.definition, s.paused, s.paused_until, d.run_at, d.due_at
 """
 
 IN_FLIGHT = f"""
-SELECT {RUN_OF_SCHEDULE}, started_at
+SELECT {RUN_COLUMNS}, started_at
   FROM schedule_runs INDEXED BY unfinished_runs
  WHERE finished_at IS NULL {{own}}
  ORDER BY schedule_id, run_at, run_id
@@ -42,7 +42,7 @@ RUN_LENGTHS = """
 SELECT r.schedule_id, r.finished_at - r.started_at
   FROM since CROSS JOIN schedule_runs r
  WHERE r.schedule_id = since.schedule_id AND r.run_id >= since.run_id
-   AND r.status = 'SUCCESS' AND r.started_at IS NOT NULL
+   AND r.phase = 'SUCCESS' AND r.started_at IS NOT NULL
  ORDER BY r.schedule_id
 """
 
@@ -81,7 +81,7 @@ def _schedule_snapshot(row: Row, runs: Iterable[Row], length: int | None) -> Sch
     unfinished: list[Run] = []
     started_at: dict[int, int] = {}
     for *of_run, started in runs:
-        run = as_run(tuple(of_run))
+        run = as_run(RunColumns(*of_run))
         unfinished.append(run)
         if started is not None:
             started_at[run.run_id] = started

@@ -6,6 +6,7 @@ from operator import itemgetter
 
 from onbeat.core.runs.stuck import MOST_LENGTHS, Limit, is_stuck, stuck_after
 from onbeat.events import RunStuck
+from onbeat.stores.sql.rows import IS_STARTED
 from onbeat.stores.sql.schedule_rows import find_all
 from onbeat.stores.sql.transaction import Row, Transaction
 
@@ -15,14 +16,14 @@ COLUMNS = "run_id, schedule_id, run_at, attempt, started_at"
 # Runs that may be stuck. Short runs end before they are considered.
 IN_FLIGHT = f"""
 SELECT {COLUMNS} FROM schedule_runs INDEXED BY unfinished_runs
- WHERE finished_at IS NULL AND status = 'STARTED' AND stuck_at IS NULL AND started_at <= ?1
+ WHERE finished_at IS NULL AND {IS_STARTED} AND stuck_at IS NULL AND started_at <= ?1
    AND run_id > ?2
  ORDER BY run_id LIMIT ?3
 """
 
 STILL_IN_FLIGHT = f"""
 SELECT {COLUMNS} FROM schedule_runs
- WHERE run_id IN (?1[]) AND finished_at IS NULL AND status = 'STARTED' AND stuck_at IS NULL
+ WHERE run_id IN (?1[]) AND finished_at IS NULL AND {IS_STARTED} AND stuck_at IS NULL
  ORDER BY run_id
 """
 
@@ -35,11 +36,13 @@ LENGTHS = f"""
 SELECT r.schedule_id, r.finished_at - r.started_at
   FROM since CROSS JOIN schedule_runs r
  WHERE r.schedule_id = since.schedule_id AND r.run_id >= since.run_id
-   AND r.status = 'SUCCESS' AND r.started_at IS NOT NULL
+   AND r.phase = 'SUCCESS' AND r.started_at IS NOT NULL
  ORDER BY r.schedule_id
 """
 
-MARK = "UPDATE schedule_runs SET stuck_at = ?1, updated_at = ?1 WHERE run_id IN (?2[])"
+MARK = f"""
+UPDATE schedule_runs SET stuck_at = ?1, updated_at = ?1 WHERE run_id IN (?2[]) AND {IS_STARTED}
+"""
 
 
 def find(tx: Transaction, *, after: int, limit: int) -> tuple[dict[int, str], int | None]:

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from onbeat.events import Event, RunSucceeded, encode_events
 from onbeat.ports.store import CheckChange
+from onbeat.stores.sql.taken_rows import WaitingRow
 
 Row = tuple[Any, ...]  # with the columns of its statement
 Value = int | float | str | None
@@ -118,11 +119,11 @@ class Transaction(ABC):
     @abstractmethod
     def take_waiting(
         self, needs: Sequence[str], limit: int, but_groups: Sequence[str], but: Sequence[str]
-    ) -> list[Row]:
+    ) -> list[WaitingRow]:
         """Lock runs that may be claimed, and their schedules; return them in the order to start.
 
         Rows locked by others are left out, and so are those of `but_groups` and of the schedules
-        `but`. Each row has the columns of `rows.WaitingRow`.
+        `but`.
         """
 
     @abstractmethod

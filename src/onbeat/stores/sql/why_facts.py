@@ -11,11 +11,11 @@ from onbeat.core.explain.facts import (
     UpFacts,
 )
 from onbeat.core.runs.decisions import Due
-from onbeat.core.runs.run import Status
+from onbeat.core.runs.phase import Phase
 from onbeat.core.schedule import Schedule, from_definition
 from onbeat.errors import InvalidSchedule
 from onbeat.stores.sql.queries import nodes
-from onbeat.stores.sql.rows import read_detail, read_tried
+from onbeat.stores.sql.rows import HOLDS_PLACE, read_detail, read_tried
 from onbeat.stores.sql.schedule_rows import StoredSchedule, existing, find, is_foreign
 from onbeat.stores.sql.transaction import Row, Transaction
 
@@ -52,7 +52,7 @@ ONE = f"SELECT {RUN_FACTS} FROM schedule_runs WHERE run_id = ?1"
 
 EARLIER_BEHIND = """
 SELECT 1 FROM schedule_runs
- WHERE schedule_id = ?1 AND status = 'SKIPPED' AND reason = 'overlap' AND blocked_by = ?2
+ WHERE schedule_id = ?1 AND phase = 'SKIPPED' AND reason = 'overlap' AND blocked_by = ?2
    AND run_at < ?3
  LIMIT 1
 """
@@ -72,7 +72,7 @@ SELECT definition FROM past_definitions
 IN_GROUP = f"""
 SELECT {RUN_FACTS} FROM schedule_runs INDEXED BY runs_in_group
  WHERE grp = ?1 AND grp IS NOT NULL AND finished_at IS NULL
-   AND (leased_by IS NOT NULL OR status = 'STARTED')
+   AND {HOLDS_PLACE}
  ORDER BY run_id LIMIT 100
 """
 
@@ -254,4 +254,4 @@ def _group(tx: Transaction, schedule: Schedule | None) -> GroupFacts | None:
 def _run(row: Row) -> RunFacts:
     found = dict(zip(RunFacts.__struct_fields__, row, strict=True))
     decoded = {"detail": read_detail(found["detail"]), "tried": read_tried(found["tried"])}
-    return RunFacts(**found | decoded | {"status": Status(found["status"])})
+    return RunFacts(**found | decoded | {"phase": Phase(found["phase"])})

@@ -11,6 +11,7 @@ from itertools import chain
 import msgspec
 from msgspec.structs import replace
 
+from onbeat.core.runs.apply import first_phase
 from onbeat.core.runs.decisions import Decision, Launch, Queue, Skip, Tick
 from onbeat.core.runs.run import Run, TriggeredBy, run_key
 from onbeat.core.schedule import Schedule
@@ -39,18 +40,19 @@ class CarriedOut(msgspec.Struct):
 
 
 START_RUNS = """
-INSERT INTO schedule_runs (created_at, updated_at, started_at, leased_by, request_id, status,
+INSERT INTO schedule_runs (created_at, updated_at, started_at, leased_by, request_id, phase,
        attempt, fence, run_id, schedule_id, run_at, due_at, triggered_by, needs, iteration,
        revision, tick_count, first_run_at, inputs)
-VALUES {(?1,?1,?1,?2,'','STARTED',1,1,?int,?text,?int,?int,?text,?text,?int,?int,?int,?int,?text)}
+VALUES {(?1,?1,?1,?2,'','RUNNING',1,1,?int,?text,?int,?int,?text,?text,?int,?int,?int,?int,?text)}
     ON CONFLICT (run_at, schedule_id, request_id) DO NOTHING
 """
 
 INSERT_RUNS = """
-INSERT INTO schedule_runs (created_at, updated_at, request_id, status, reason, blocked_by,
-       finished_at, detail, priority, grp, deadline_at, idempotency_key, run_id, schedule_id,
-       run_at, due_at, triggered_by, needs, iteration, revision, tick_count, first_run_at, inputs)
-VALUES {(?1,?1,'',?text,?text,?int,?int,?text,?int,?text,?int,?text,
+INSERT INTO schedule_runs (created_at, updated_at, request_id, phase, reason, blocked_by,
+       finished_at, detail, priority, grp, deadline_at, idempotency_key, reattachable, run_id,
+       schedule_id, run_at, due_at, triggered_by, needs, iteration, revision, tick_count,
+       first_run_at, inputs)
+VALUES {(?1,?1,'',?text,?text,?int,?int,?text,?int,?text,?int,?text,?int,
          ?int,?text,?int,?int,?text,?text,?int,?int,?int,?int,?text)}
     ON CONFLICT (run_at, schedule_id, request_id) DO NOTHING
 """
@@ -84,7 +86,7 @@ SELECT g.run_id, (
        SELECT count(*) FROM (
               SELECT 1 FROM schedule_runs r
                WHERE r.schedule_id = g.schedule_id AND r.run_id > g.blocked_by
-                 AND r.run_id < g.run_id AND r.status = 'SKIPPED' AND r.reason = 'overlap'
+                 AND r.run_id < g.run_id AND r.phase = 'SKIPPED' AND r.reason = 'overlap'
                LIMIT {MOST_OVERLAPS}) AS q)
   FROM given g
 """
@@ -240,7 +242,8 @@ class DecisionWriter:
             start_by = None if decision.detail is None else decision.detail.start_by
             waits = waiting_columns(schedule, tick, self._tx.now, start_by)
             detail = None if decision.detail is None else detail_text(decision.detail)
-            self._others += ("ENQUEUED", None, blocker, None, detail, *waits, *tick_columns)
+            phase = first_phase(tick.due_at, blocker, now=self._tx.now)
+            self._others += (phase, None, blocker, None, detail, *waits, *tick_columns)
             self._events.append(
                 RunEnqueued(
                     schedule_id, run_id, tick.run_at, tick.due_at, by, tick.first_run_at,
@@ -257,7 +260,7 @@ class DecisionWriter:
         self._misses[schedule_id] = (now, decision.reason, schedule_id)
         tick_columns = _tick_columns(each, tick, run_id, iteration, "timer")
         detail = None if decision.detail is None else detail_text(decision.detail)
-        waits = (0, None, None, None)
+        waits = (0, None, None, None, 0)
         self._others += ("SKIPPED", decision.reason, blocker, now, detail, *waits, *tick_columns)
         self._events.append(
             RunSkipped(
@@ -288,13 +291,13 @@ class DecisionWriter:
 def waiting_columns(
     schedule: Schedule, tick: Tick, now: int, start_by: int | None = None
 ) -> tuple[Value, ...]:
-    """Return the columns of a waiting run: priority, group, deadline and idempotency key."""
+    """Return the columns of a waiting run: from its priority to whether it can be reattached."""
     policy, wait = schedule.policy, schedule.policy.start_deadline
     deadline_at = earlier(None if wait is None else max(tick.due_at, now) + wait, start_by)
     key = None
     if schedule.target.may_report:  # its target reports the outcome by this key
         key = run_key(schedule.schedule_id, tick.run_at)
-    return policy.priority, policy.group, deadline_at, key
+    return policy.priority, policy.group, deadline_at, key, int(schedule.target.reattachable)
 
 
 def _tick_columns(

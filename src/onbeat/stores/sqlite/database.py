@@ -22,7 +22,8 @@ from onbeat.errors import OnbeatError, StoreFailed, StoreUnusable
 from onbeat.events import Event
 from onbeat.ports.clock import Clock
 from onbeat.ports.store import Listener
-from onbeat.stores.sql.rows import DETACHED, KEEP
+from onbeat.stores.sql.rows import IGNORES_PAUSE, IS_CLAIMABLE, IS_DETACHED, KEEP
+from onbeat.stores.sql.taken_rows import WaitingRow
 from onbeat.stores.sql.transaction import Bindings, Call, Row, Transaction, Values, as_json
 from onbeat.stores.sqlite.migrations import MIGRATIONS
 
@@ -46,20 +47,18 @@ SELECT d.schedule_id, d.run_at, s.definition, t.decided_until, t.decided_run_at,
 """
 
 WAITING = f"""
-SELECT r.run_id, r.schedule_id, r.run_at, r.due_at, r.attempt, r.fence, r.request_id,
+SELECT r.run_id, r.schedule_id, r.run_at, r.phase, r.due_at, r.attempt, r.fence, r.request_id,
        r.triggered_by, r.iteration, r.tick_count, r.first_run_at, r.inputs, r.created_at,
-       r.deferrals, r.deadline_at, r.grp, r.rendered, r.reason = 'lost',
-       {DETACHED}, r.end_asked_at IS NOT NULL,
+       r.deferrals, r.deadline_at, r.grp, r.rendered, r.reason,
        CASE WHEN r.revision = s.revision THEN s.definition ELSE (
            SELECT p.definition FROM past_definitions p
             WHERE p.schedule_id = r.schedule_id AND p.revision = r.revision AND p.definition <> ''
             LIMIT 1) END,
        r.revision, CASE WHEN r.revision <> s.revision THEN s.definition END, s.user_id
   FROM schedule_runs r INDEXED BY waiting_runs JOIN schedules s USING (schedule_id)
- WHERE r.status = 'ENQUEUED' AND r.leased_by IS NULL AND r.blocked_by IS NULL AND r.due_at <= ?1
-   AND r.needs IN (?2[]) AND (
-        s.paused = 0 OR r.request_id <> '' OR r.triggered_by = 'backfill' OR {DETACHED})
-   AND (r.grp IS NULL OR NOT (r.grp IN (?4[])) OR {DETACHED}) AND NOT (r.schedule_id IN (?5[]))
+ WHERE r.{IS_CLAIMABLE} AND r.due_at <= ?1
+   AND r.needs IN (?2[]) AND (s.paused = 0 OR {IGNORES_PAUSE})
+   AND (r.grp IS NULL OR NOT (r.grp IN (?4[])) OR r.{IS_DETACHED}) AND NOT (r.schedule_id IN (?5[]))
    AND (r.deadline_at IS NULL OR r.deadline_at > ?1)
  ORDER BY r.priority DESC, r.due_at, r.run_at, r.schedule_id
  LIMIT ?3
@@ -118,8 +117,9 @@ class SqliteTransaction(Transaction):
 
     def take_waiting(
         self, needs: Sequence[str], limit: int, but_groups: Sequence[str], but: Sequence[str]
-    ) -> list[Row]:
-        return self.all(WAITING, (self.now, needs, limit, but_groups, but))
+    ) -> list[WaitingRow]:
+        found = self.all(WAITING, (self.now, needs, limit, but_groups, but))
+        return [WaitingRow(*row) for row in found]
 
     def take_groups(self, names: Sequence[str]) -> dict[str, int]:
         return dict(self.all("SELECT name, places FROM groups WHERE name IN (?1[])", (names,)))

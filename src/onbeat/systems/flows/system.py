@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from onbeat.core.runs.run import Status
+from onbeat.core.runs.phase import Status
 from onbeat.core.time.instants import rfc3339, rfc3339_ms
 from onbeat.errors import InvalidSchedule, NoSuchRun, NoSuchSchedule, NotAllowed, in_field
 from onbeat.events import (

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from onbeat.core.runs.run import Status
+from onbeat.core.runs.phase import Status
 from onbeat.core.time.instants import rfc3339_ms
 from onbeat.ports.rows import RunFilter, RunRow, ScheduleRow
 from onbeat.service.service import Service

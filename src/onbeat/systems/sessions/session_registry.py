@@ -10,7 +10,8 @@ from hashlib import sha256
 import msgspec
 from msgspec.structs import replace
 
-from onbeat.core.runs.run import Accepted, Status
+from onbeat.core.runs.phase import Status
+from onbeat.core.runs.run import Accepted
 from onbeat.errors import NoSuchRun, RunIsHeld, RunIsOver
 from onbeat.ports.store import Attempt, Store
 

@@ -7,7 +7,8 @@ from hashlib import sha256
 import msgspec
 from msgspec.structs import replace
 
-from onbeat.core.runs.run import StartedBy, Status
+from onbeat.core.runs.phase import Status
+from onbeat.core.runs.run import StartedBy
 from onbeat.core.schedule import from_definition
 from onbeat.core.time.instants import parse_instant_ms, rfc3339_ms
 from onbeat.errors import InvalidSchedule

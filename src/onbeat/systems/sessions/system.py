@@ -13,7 +13,7 @@ from typing import Literal, TypedDict
 import msgspec
 from msgspec.structs import replace
 
-from onbeat.core.runs.run import Status
+from onbeat.core.runs.phase import Status
 from onbeat.core.time.instants import rfc3339_ms
 from onbeat.errors import InvalidSettings, NotAllowed
 from onbeat.events import (

@@ -7,7 +7,7 @@ was disabled is not sent.
 from collections.abc import Iterable
 from contextlib import suppress
 
-from onbeat.core.runs.run import Status
+from onbeat.core.runs.phase import Status
 from onbeat.errors import NoSuchRun, RunIsOver
 from onbeat.ports.rows import RunFilter, RunRow
 from onbeat.service.service import Service

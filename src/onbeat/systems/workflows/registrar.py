@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from onbeat.core.policy import read_policy
-from onbeat.core.runs.run import Status
+from onbeat.core.runs.phase import Status
 from onbeat.core.schedule import Schedule, check_id, from_definition, read_schedule
 from onbeat.core.time.instants import rfc3339
 from onbeat.errors import (

@@ -7,7 +7,8 @@ from litestar import get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
-from onbeat.core.runs.run import Accepted, Failed, Reason, Status, Succeeded, TriggeredBy
+from onbeat.core.runs.phase import Status
+from onbeat.core.runs.run import Accepted, Failed, Reason, Succeeded, TriggeredBy
 from onbeat.errors import InvalidSchedule
 from onbeat.ports.rows import RunFilter
 from onbeat.service.serialize import RunFields, run_fields

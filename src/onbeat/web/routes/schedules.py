@@ -11,7 +11,7 @@ from litestar.params import JSONBody, QueryParameter
 
 from onbeat.core.decide.backfill import REFUSALS, Add, Choice, Refuse, Revive
 from onbeat.core.explain.preview import preview
-from onbeat.core.runs.run import Status
+from onbeat.core.runs.phase import Status
 from onbeat.core.schedule import check_id, definition, from_definition, read_schedule
 from onbeat.core.time.instants import rfc3339
 from onbeat.core.time.zones import zone
