@@ -70,7 +70,7 @@ def test_python_of_the_workflows_page_defines_the_stated_schedules(tmp_path, mon
 
     async def play():
         async with names["beat"] as beat:
-            workflows = beat.systems.workflows
+            workflows = beat.systems["workflows"]
             answered = await names["deploy"](workflows)
             when = answered["next_run_at"]
             assert await workflows.run_launcher.start("report", 3, "ada", when, "by-hand")

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from onbeat import Onbeat
-from onbeat.app.launchers import check_target
+from onbeat.app.parts import check_target
 from onbeat.app.settings import Settings
 from onbeat.cli.apply import ApplyOptions, apply_definitions
 from onbeat.core.runs.run import Failed, Succeeded
@@ -303,7 +303,7 @@ class Workflows(Native):
             await self._upsert(beat, edited=True)
 
     async def _upsert(self, beat, *, edited):
-        registrar = beat.systems.workflows.registrar
+        registrar = beat.systems["workflows"].registrar
         for cell, (change, owed) in self.cells().items():
             given = {
                 "schedule_id": cell, "workflow_id": "report", "version": 1, "user_id": "ada",

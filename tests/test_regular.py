@@ -9,13 +9,13 @@ from onbeat.app.settings import Settings
 from onbeat.errors import InvalidFile, InvalidSchedule, InvalidSettings
 from onbeat.host.regular_files import read_regular
 from onbeat.host.secrets import read_secret
-from onbeat.sources.exposes import Exposes
+from onbeat.systems["flows"].expose_files import Exposes
 from onbeat.sources.ics import ics_items
 from onbeat.sources.plain_files import read_fields
 from onbeat.sources.text_files import read_text
 from onbeat.sources.yaml import read_definitions, read_file
 from onbeat.systems.services.state import StateFile
-from onbeat.systems.sessions.files import Corrupt, Files
+from onbeat.systems["sessions"].files import Corrupt, Files
 from onbeat.testing import ManualClock
 from onbeat.web.security.jwt import Jwt
 from onbeat.web.security.tls import ssl_context

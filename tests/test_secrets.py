@@ -21,7 +21,7 @@ from onbeat.core.target import Target
 from onbeat.errors import InvalidSchedule, NotAllowed
 from onbeat.host import secrets as references
 from onbeat.host.secrets import LONGEST_SECRET, Redactor, SecretReferences, read_secret
-from onbeat.launchers.command import ProcessLauncher
+from onbeat.launchers.command.launcher import ProcessLauncher
 from onbeat.launchers.http.launcher import HttpLauncher
 from onbeat.ports.store import Attempt
 from onbeat.service.access import Caller

@@ -10,7 +10,7 @@ from onbeat.core.runs.decisions import Plan
 from onbeat.core.runs.run import Succeeded
 from onbeat.engine.dispatcher import Dispatcher
 from onbeat.engine.lease import Lease
-from onbeat.launchers.command import ProcessLauncher
+from onbeat.launchers.command.launcher import ProcessLauncher
 from onbeat.ports.store import Attempt
 from onbeat.stores.sql import lost, nodes
 from onbeat.stores.sql.store import SqlStore

@@ -25,7 +25,7 @@ import apsw
 
 from onbeat.cli.command import main
 from onbeat.errors import StoreUnusable
-from onbeat.launchers.command import ProcessLauncher
+from onbeat.launchers.command.launcher import ProcessLauncher
 from onbeat.ports.store import PlanResult
 from onbeat.stores.sql.store import SqlStore
 from tests.chaos.broken import WAYS

@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema_rs
 
 from onbeat import Onbeat
-from onbeat.app.launchers import check_target
+from onbeat.app.parts import check_target
 from onbeat.cli.apply import ApplyOptions, apply_definitions
 from onbeat.cli.watch import apply_again, kept_applied
 from onbeat.sources.watch import WatchedFile

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from onbeat import InvalidSchedule
-from onbeat.app.launchers import check_target
+from onbeat.app.parts import check_target
 from onbeat.cli.schedules import FIRST_FILE
 from onbeat.core.policy import POLICIES, Policy
 from onbeat.core.schedule import definition, read_schedule

@@ -20,7 +20,8 @@ from onbeat.core.runs.run import Canceled, Failed, Succeeded
 from onbeat.core.target import Target
 from onbeat.errors import InvalidSchedule
 from onbeat.launchers import command as process
-from onbeat.launchers.command import ProcessLauncher, delete_old_output, end_leftovers, output_path
+from onbeat.host.output_files import delete_old_output, output_path
+from onbeat.launchers.command.launcher import ProcessLauncher, end_leftovers
 from onbeat.ports.store import Attempt
 
 NOON = 1_767_268_800  # 2026-01-01T12:00:00Z
@@ -621,7 +622,7 @@ SCHEDULER = """
 import asyncio, os, sys
 from pathlib import Path
 from onbeat.core.target import Target
-from onbeat.launchers.command import ProcessLauncher
+from onbeat.launchers.command.launcher import ProcessLauncher
 from onbeat.ports.store import Attempt
 
 folder, store_id, script = sys.argv[1:]
@@ -818,7 +819,7 @@ def test_client_that_closes_ends_nothing(tmp_path, a_bystander):
 def test_scheduler_started_by_a_run_spares_itself_and_its_parents(a_bystander):
     store_id = uuid4().hex
     script = (
-        "import os; from onbeat.launchers.command import end_leftovers;"
+        "import os; from onbeat.launchers.command.launcher import end_leftovers;"
         f"print(end_leftovers({store_id!r}))"
     )
     # the shell waits for the scheduler: it is its parent

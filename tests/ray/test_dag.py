@@ -30,7 +30,7 @@ def play(world, nodes, edges=()):
 
     async def whole():
         async with world.up(workflows_executor="ray") as beat:
-            await beat.systems.workflows.deploy(dag)
+            await beat.systems["workflows"].deploy(dag)
             started = await beat.start("report/often")
             return await world.ended(beat, started.run_id)
 

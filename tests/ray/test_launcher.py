@@ -8,7 +8,7 @@ import pytest
 
 from onbeat import Onbeat
 from onbeat.core.schedule import read_schedule
-from onbeat.launchers.command import output_path
+from onbeat.host.output_files import output_path
 from tests.inside import launcher_of
 from tests.ray.conftest import on_ray
 

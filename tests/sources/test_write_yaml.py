@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onbeat.app.launchers import check_target
+from onbeat.app.parts import check_target
 from onbeat.core.schedule import definition, read_schedule
 from onbeat.sources.write_yaml import write_yaml
 from onbeat.sources.yaml import read_file

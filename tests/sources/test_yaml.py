@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from onbeat import InvalidSchedule, cron, daily, every
-from onbeat.app.launchers import check_target
+from onbeat.app.parts import check_target
 from onbeat.core.time.instants import parse_instant, rfc3339
 from onbeat.errors import InvalidFile
 from onbeat.sources.yaml import read_definitions, read_file

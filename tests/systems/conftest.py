@@ -6,7 +6,7 @@ import pytest
 
 from onbeat import Onbeat
 from onbeat.core.runs.run import Failed, Succeeded
-from onbeat.launchers.command import ProcessLauncher
+from onbeat.launchers.command.launcher import ProcessLauncher
 from onbeat.testing import ManualClock, RecordingLauncher
 
 

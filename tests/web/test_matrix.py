@@ -136,12 +136,12 @@ def give(api, owner):
         run = await service.start(name)
         await service.tokens.create(name.replace("/", "-"), "read", owner)
         workflow = WORKFLOW | YEARLY | {"schedule_id": f"{name}-w", "user_id": owner}
-        await api.beat.systems.workflows.registrar.upsert_schedule(workflow)
-        await api.beat.systems.workflows.store.save_dag(f"{name}-w", 1, {}, user_id=owner)
+        await api.beat.systems["workflows"].registrar.upsert_schedule(workflow)
+        await api.beat.systems["workflows"].store.save_dag(f"{name}-w", 1, {}, user_id=owner)
         mine = service.of(Caller(owner, "define", owner))
         flow = read_schedule(f"{name}-f", HOOK | {"run": {"flow": {"url": "/-/x"}}})
         await service.define([flow], source="flows", user_id=owner)
-        await api.beat.systems.sessions.put(mine, name.replace("/", "-"), DAILY)
+        await api.beat.systems["sessions"].put(mine, name.replace("/", "-"), DAILY)
         return run.run_id
 
     run_id = api.do(made())

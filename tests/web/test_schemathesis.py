@@ -47,7 +47,7 @@ def known(tmp_path_factory):
         api.put("//api/schedule/known-three", DAILY)
         flow = read_schedule("known/four", {"every": "1h", "run": {"flow": {"url": "/-/x"}}})
         api.do(api.beat.service.define([flow], source="flows"))
-        api.do(api.beat.systems.workflows.store.save_dag("known/two", 1, {"nodes": []}))
+        api.do(api.beat.systems["workflows"].store.save_dag("known/two", 1, {"nodes": []}))
         there = {"schedule_id": "known%2Fone", "run_id": run, "key": str(run), "name": "g%2F1"}
         there["version"] = 1
         yield api, there | {"id": "known%2Ftwo", "slug": "known-three", "flow": "known%2Ffour"}

@@ -22,7 +22,7 @@ from onbeat.agents import Orchestrator
 from onbeat.app.settings import Settings
 from onbeat.core.runs.run import Succeeded
 from onbeat.errors import OnbeatError
-from onbeat.systems.sessions.definitions import PromptRefused
+from onbeat.systems["sessions"].definitions import PromptRefused
 from tests.week.play import Play, Targets
 from tests.week.script import DAY, HOUR, MINUTE, Act, Does
 
@@ -275,7 +275,7 @@ class Services(Week):
 
     async def look(self):
         for _ in range(2):
-            await self.beat.systems.timers.step()
+            await self.beat.systems["services"].step()
 
     async def define(self):
         await self.look()
@@ -283,7 +283,7 @@ class Services(Week):
     async def edit(self, n):
         self.write(minute=n % 60)
         for _ in range(3):
-            await self.beat.systems.timers.step()
+            await self.beat.systems["services"].step()
 
 
 class Workflows(Week):
@@ -307,7 +307,7 @@ class Workflows(Week):
             "schedule_id": schedule_id, "workflow_id": schedule_id, "version": 1, "user_id": "ada",
             "cron_expr": cron, "timezone": "UTC",
         }  # fmt: skip
-        await self.beat.systems.workflows.registrar.upsert_schedule(fields | given)
+        await self.beat.systems["workflows"].registrar.upsert_schedule(fields | given)
 
     async def edit(self, n):
         await self.put("report", f"{n % 60} * * * *")
@@ -346,7 +346,7 @@ class Flows(Week):
         await super().open()
 
     async def look(self):
-        await self.beat.systems.flows.reconcile()
+        await self.beat.systems["flows"].reconcile()
 
     async def define(self):
         await self.look()
@@ -379,12 +379,12 @@ class Sessions(Week):
         await super().open()
 
     async def look(self):
-        await self.beat.systems.sessions.reconcile()
+        await self.beat.systems["sessions"].reconcile()
 
     async def put(self, slug, **schedule):
         given = {"prompt": f"{slug}!", "enabled": True, "schedule": schedule}
         with suppress(PromptRefused):
-            await self.beat.systems.sessions.put(self.beat.service, slug, given)
+            await self.beat.systems["sessions"].put(self.beat.service, slug, given)
 
     async def define(self):
         await self.put("standup", type="cron", expression="0 9 * * 1-5")
@@ -404,7 +404,7 @@ class Sessions(Week):
         return [*super()._coming(), self.clock.now() + 30 * 60_000 - self.clock.now() % 60_000]
 
     async def start(self, name):
-        await self.beat.systems.sessions.run(self.beat.service, name)
+        await self.beat.systems["sessions"].run(self.beat.service, name)
 
 
 class LogEntry(BaseModel):

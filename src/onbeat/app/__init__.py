@@ -1,1 +1,5 @@
-"""The composition root: settings, stores, launchers and systems become one running process."""
+"""The composition root: settings, stores and plugs become a running process."""
+
+from onbeat.host.plugs import find_plugs
+
+find_plugs()  # definitions can be read from here on

@@ -58,6 +58,6 @@ class LaunchersOnDemand(Mapping[str, Launcher]):
 
 
 def _launchers(settings: Settings, store: SqlStore) -> Mapping[str, Launcher]:
-    from onbeat.app.launchers import LauncherSet  # noqa: PLC0415 - only some calls need launchers
+    from onbeat.app.parts import ProcessParts  # noqa: PLC0415 - only some calls need launchers
 
-    return LauncherSet(settings, store).by_kind
+    return ProcessParts(settings, store, new_id=lambda: str(uuid.uuid4())).launchers

@@ -13,11 +13,10 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from onbeat.app import logs
-from onbeat.app.launchers import checking_launchers
 from onbeat.app.metrics import Metrics
+from onbeat.app.parts import checking_launchers
 from onbeat.app.runtime import Runtime
 from onbeat.app.settings import Settings
-from onbeat.app.systems import RunningSystems
 from onbeat.core.explain.why import Why
 from onbeat.core.policy import read_policy
 from onbeat.core.runs.run import Accepted, Failed, Succeeded
@@ -311,9 +310,9 @@ class Onbeat:
         await engine.settle()
 
     @property
-    def systems(self) -> RunningSystems:
-        """The systems that its settings specify, while it is open."""
-        return self._running.systems
+    def systems(self) -> Mapping[str, object]:
+        """The systems that its settings specify, by name, while it is open."""
+        return self._running.parts
 
     @property
     def service(self) -> Service:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from onbeat.app.settings import Settings
 from onbeat.errors import InvalidSettings
+from onbeat.host.output_files import output_path
 
 
 def output_folder(settings: Settings, store_id: str) -> Path:
@@ -15,8 +16,6 @@ def output_folder(settings: Settings, store_id: str) -> Path:
 
 def output_file(settings: Settings, run_id: int, attempt: int) -> Path | None:
     """Return the path of an attempt's output, whether or not the file exists."""
-    from onbeat.launchers.command import output_path  # noqa: PLC0415 - reads need no launcher
-
     folder = settings.output_folder
     return None if folder is None else output_path(folder, run_id, attempt)
 

@@ -20,17 +20,16 @@ from typing import Any, Self
 
 import onbeat
 from onbeat.app import logs, notifications
-from onbeat.app.launchers import LauncherSet
 from onbeat.app.metrics import Metrics
 from onbeat.app.output import make_writable
+from onbeat.app.parts import ProcessParts
 from onbeat.app.settings import Settings
 from onbeat.app.stores import open_store
-from onbeat.app.systems import RunningSystems
 from onbeat.core.schedule import Schedule
 from onbeat.engine.node import Engine
 from onbeat.engine.store_retry import until_answered
 from onbeat.errors import InvalidFile, NodeDeclaredLost, StoreFailed, StoreHeld
-from onbeat.launchers.command import delete_old_output
+from onbeat.host.output_files import delete_old_output
 from onbeat.launchers.python.launcher import FunctionLauncher
 from onbeat.ports.clock import Clock
 from onbeat.ports.launcher import Launcher
@@ -50,19 +49,30 @@ class Runtime:
         self,
         settings: Settings,
         store: SqlStore,
-        launchers: LauncherSet,
+        functions: FunctionLauncher,
         *,
         listeners: list[Listener],
         metrics: Metrics,
         new_id: Callable[[], str],
+        own_launchers: Mapping[str, Launcher] | None,
+        execute: Callable[..., object] | None,
         address: str,
     ) -> None:
-        self._settings, self.store, self.launchers = settings, store, launchers
+        self._settings, self.store = settings, store
         self.listeners, self.metrics = listeners, metrics
         self._new_id, self._address = new_id, address
-        self.service = Service(store, launchers.by_kind, new_id=new_id, wake=self.wake)
-        self.systems = RunningSystems(settings, self.service, launchers, store_id=store.store_id)
-        listeners += [*launchers.listeners, self.systems.on_events]
+        self.parts = ProcessParts(
+            settings,
+            store,
+            functions,
+            new_id=new_id,
+            wake=self.wake,
+            own=own_launchers,
+            execute=execute,
+            address=address,
+        )
+        self.service = self.parts.service
+        listeners += self.parts.listeners
         self.engine: Engine | None = None
         self._definitions: Sequence[Schedule] = ()
         self._apply_files: Callable[[Service], Awaitable[None]] | None = None
@@ -91,16 +101,15 @@ class Runtime:
         metrics = Metrics()
         listeners: list[Listener] = [metrics.on_events, lambda _, events: logs.write_log(events)]
         store = await open_store(settings, clock, listeners)
-        launchers = LauncherSet(
-            settings, store, functions, own=own_launchers, execute=execute, address=address
-        )
         return cls(
             settings,
             store,
-            launchers,
+            functions,
             listeners=listeners,
             metrics=metrics,
             new_id=new_id,
+            own_launchers=own_launchers,
+            execute=execute,
             address=address,
         )
 
@@ -117,7 +126,7 @@ class Runtime:
         A store that fails is tried again until `until`, by the clock of the event loop.
         """
         self._definitions, self._apply_files = definitions, apply_files
-        make_writable(self.launchers.output)
+        make_writable(self.parts.output)
         try:
             engine = await until_answered(self._start_node, "the node is not up yet", until=until)
         except StoreHeld as held:
@@ -140,7 +149,7 @@ class Runtime:
         if not is_defined:
             await self._define()
         if "plan" in self._settings.roles:
-            await self.systems.start()
+            await self.parts.start()
         return await self._start_engine(node)
 
     async def _define(self) -> None:
@@ -154,7 +163,7 @@ class Runtime:
         return Node(
             self._new_id(),
             f"{socket.gethostname()}:{os.getpid()}",
-            self.launchers.offers() if "run" in roles else frozenset(),
+            self.parts.offers() if "run" in roles else frozenset(),
             self._settings.lease,
             onbeat.__version__,
             frozenset(role for role in roles if role != "api" or self._address),
@@ -167,12 +176,12 @@ class Runtime:
             self.store,
             self.store.clock,
             node,
-            self.launchers.by_kind,
+            self.parts.launchers,
             concurrency=settings.concurrency,
             catchup_per_second=settings.catchup_per_second,
             lookahead=settings.lookahead,
             keep=settings.keep,
-            forget=partial(delete_old_output, self.launchers.output),
+            forget=partial(delete_old_output, self.parts.output),
             outbox=notifications.outbox(settings, self.store),
         )
         await engine.start()
@@ -263,14 +272,14 @@ class Runtime:
             await asyncio.wait([self._taking_over])
         try:
             await self._stop_engine()
-            await self.systems.stop()
+            await self.parts.stop()
         finally:
             try:
-                await self.launchers.close()
+                await self.parts.close()
             finally:
                 await self.store.close()
                 if self._settings.output_folder is None:  # a store in memory leaves nothing behind
-                    shutil.rmtree(self.launchers.output, ignore_errors=True)
+                    shutil.rmtree(self.parts.output, ignore_errors=True)
 
     async def _stop_engine(self) -> None:
         """Stop the engine, if there is one, when its runs have ended or their grace has."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import click
 import msgspec
 
-from onbeat.app.launchers import check_target
+from onbeat.app.parts import check_target
 from onbeat.app.settings import Settings
 from onbeat.app.stores import SystemClock
 from onbeat.cli.completion import complete_schedules

@@ -1,11 +1,13 @@
 """The command `onbeat` and its verbs, by section of `--help`."""
 
+from functools import cache
 from importlib import import_module
 
 import click
 
 import onbeat
 from onbeat.errors import did_you_mean
+from onbeat.host.plugs import plugs
 
 SECTIONS = {
     "Run": {
@@ -47,41 +49,66 @@ SECTIONS = {
         "move": ("onbeat.cli.move:move", "Move a database from SQLite to PostgreSQL."),
         "completion": ("onbeat.cli.completion:completion", "Print a shell completion script."),
     },
-    "Systems": {
-        "timers": ("onbeat.cli.timers:timers", "Services: list, enable and disable timers."),
-        "timer": ("onbeat.cli.timer:timer", "Flows: start, stop or inspect the timer."),
-        "workflows": ("onbeat.cli.workflows:workflows", "Workflows: list, show and delete DAGs."),
-        "import": ("onbeat.cli.import_:import_", "Services: import a configuration in Emacs Lisp."),
-    },
 }
-VERBS = {verb: entry for section in SECTIONS.values() for verb, entry in section.items()}
 ALIASES = {"groups": "onbeat.cli.groups:groups"}  # former spellings, which --help does not list
+
+
+@cache
+def sections() -> dict[str, dict[str, tuple[str, str]]]:
+    """Return the verbs by section: the module and name of each, and its line of help.
+
+    A plug cannot replace a verb of Onbeat.
+    """
+    own = {name for section in SECTIONS.values() for name in section}
+    of_plugs = {
+        name: (verb.command, verb.help)
+        for plug in plugs()
+        for name, verb in plug.verbs.items()
+        if name not in own
+    }
+    return SECTIONS | {"Systems": of_plugs}
+
+
+def verbs() -> dict[str, tuple[str, str]]:
+    """Return every verb."""
+    return {name: entry for section in sections().values() for name, entry in section.items()}
 
 
 class Verbs(click.Group):
     """A group that imports a verb only when it is called, so that `--help` is quick."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return list(verbs())
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max(map(len, VERBS))
-        for title, verbs in SECTIONS.items():
+        width = max(map(len, verbs()))
+        for title, section in sections().items():
             with formatter.section(title):
                 formatter.write_dl(
-                    [(f"{verb:<{width}}", text) for verb, (_, text) in verbs.items()]
+                    [(f"{verb:<{width}}", text) for verb, (_, text) in section.items()]
                 )
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        place = VERBS[cmd_name][0] if cmd_name in VERBS else ALIASES.get(cmd_name)
+        place = _place_of(cmd_name)
         if place is None:
-            if (near := did_you_mean(cmd_name, VERBS)).startswith("did you mean"):
+            if (near := did_you_mean(cmd_name, verbs())).startswith("did you mean"):
                 ctx.fail(f"No such command {cmd_name!r}: {near}")
             return None
         module, name = place.split(":")
         command = getattr(import_module(module), name)
         assert isinstance(command, click.Command), f"{name} is not a command"
         return command
+
+
+def _place_of(verb: str) -> str | None:
+    """Return the module and name of a verb. Plugs are imported only for a verb of theirs."""
+    for section in SECTIONS.values():
+        if verb in section:
+            return section[verb][0]
+    if verb in ALIASES:
+        return ALIASES[verb]
+    entry = sections()["Systems"].get(verb)
+    return None if entry is None else entry[0]
 
 
 @click.group(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from onbeat.app.launchers import check_target
+from onbeat.app.parts import check_target
 from onbeat.app.settings import Settings
 from onbeat.app.stores import SystemClock
 from onbeat.cli.completion import complete_schedules

@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 
 from onbeat import __version__
 from onbeat.app import logs
-from onbeat.app.launchers import check_target
+from onbeat.app.parts import check_target
 from onbeat.app.onbeat import Onbeat
 from onbeat.app.settings import Settings
 from onbeat.app.stores import lock_holder

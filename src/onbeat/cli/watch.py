@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from onbeat.app.launchers import check_target
+from onbeat.app.parts import check_target
 from onbeat.cli.apply import ApplyOptions
 from onbeat.errors import InvalidFile, OnbeatError, RevisionConflict, StoreFailed
 from onbeat.service.service import Service

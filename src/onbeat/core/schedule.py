@@ -84,14 +84,9 @@ def _check_trigger(trigger: Trigger) -> None:
 
 
 def _check_probe(probe: Target) -> None:
-    if probe.kind == "python" and probe.needs != probe.kind:
-        problem = (
-            "a condition cannot be a registered function: any node must be able to evaluate it"
-        )
-        raise InvalidSchedule("when.python", problem, hint="module:function")
-    if probe.reattachable and probe.kind != "session":
-        problem = "a condition is evaluated in the node"
-        raise InvalidSchedule("when.on", problem, hint="omit it")
+    if probe.facts.check_condition is not None:
+        with in_field("when"):
+            probe.facts.check_condition(probe)
     if probe.has_templates:
         raise InvalidSchedule(
             "when", "a condition cannot contain templates", hint="use them in `run`"

@@ -11,7 +11,7 @@ from typing import get_args, get_type_hints
 
 from onbeat.core.policy import GROUP, MAX_RETRY_DELAYS, POLICIES, Policy, RetryOn, read_flag
 from onbeat.core.schedule import ID
-from onbeat.core.target import TARGETS
+from onbeat.core.target_kinds import KINDS as TARGET_KINDS
 from onbeat.core.time.cron import FIELDS, MACROS
 from onbeat.core.time.zones import names
 from onbeat.core.triggers.base import MOST_PARTS
@@ -67,7 +67,7 @@ def parts_of_schedule(refs: str) -> dict[str, Schema]:
     """Return the schemas that the schema of a schedule refers to."""
     return {
         "trigger": _doc(_object(_timing(refs), _one_of(KINDS)), "a trigger as a part of another"),
-        "target": {"oneOf": [_TARGETS[kind] for kind in TARGETS]},
+        "target": {"oneOf": [dict(kind.schema) for kind in TARGET_KINDS.all()]},
         "timezone": {"type": "string", "enum": sorted(names())},
     }
 
@@ -300,86 +300,3 @@ _POLICY_WORDS = {
     "rate": "the maximum rate of runs; further ticks are skipped",
     "pause_after": "the schedule is paused after so many failed runs in a row",
 }
-
-_SHARED: dict[str, Schema] = {
-    "inputs": {"type": ["object", "null"], "description": "what is passed to it, by name"},
-    "enabled": {"type": "boolean", "default": True},
-}
-_TARGETS: dict[str, Schema] = {
-    "command": _object({
-        "command": _doc(
-            {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1},
-            "a program and its arguments, without a shell", ["./backup.sh", "--all"],
-        ),
-        "cwd": {"type": ["string", "null"], "minLength": 1, "description": "its working directory"},
-        "env": _doc(_by_name({"type": "string"}) | {"propertyNames": {"pattern": "^[^=]+$"}},
-                     "environment variables besides PATH, HOME and the like", {"LEVEL": "full"}),
-        **_SHARED,
-    }) | {"required": ["command"]},
-    "python": _object({
-        "python": _text("module:function, or the name of a registered function", "reports:build",
-                        minLength=1),
-        "on": {"const": "ray", "description": "on the Ray cluster instead of in the node"},
-        "resources": _or_null(_doc(
-            _by_name({"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]}),
-            "the resources that a worker needs", {"cpus": 2, "gpus": 0.5, "memory": "2GiB"},
-        )),
-        "runtime_env": _or_null({"type": "object", "description": "a runtime environment of Ray"}),
-        **_SHARED,
-    }) | {
-        "required": ["python"],
-        "dependentRequired": {"resources": ["on"], "runtime_env": ["on"]},
-    },
-    "http": _object({
-        "http": _text("a URL", "https://example.com/hook", pattern="^[Hh][Tt][Tt][Pp][Ss]?://.+"),
-        "method": {"enum": ["POST", "PUT", "PATCH", "GET", "HEAD", "DELETE"], "default": "POST"},
-        "headers": _or_null(_by_name({"type": "string"})),
-        "feedback": _or_null({
-            "type": "boolean",
-            "description": "whether it reports the outcome after any 2xx answer; default: only "
-                           "after 202; false: never, and a 2xx answer is a success"}),
-        "public_only": {"type": "boolean", "default": False,
-                        "description": "whether it may connect to public addresses only"},
-        **_SHARED,
-    }) | {"required": ["http"]},
-    "session": _object({
-        "session": _object({
-            "prompt": _text("what is sent to the session", "Standup for {{ date }}", minLength=1),
-            "url": _text("the chat server; default: that of the settings", "http://127.0.0.1:53000",
-                         pattern="^[Hh][Tt][Tt][Pp][Ss]?://.+"),
-            "model": _text("the model of a new session", "claude-sonnet", minLength=1),
-            "cwd": _text("the working directory of a new session", "/srv", minLength=1),
-            "persist": {"type": "boolean", "default": True,
-                        "description": "whether all runs share one session"},
-            "feedback": {"type": "boolean", "default": False,
-                         "description": "whether the server reports the outcome of a run"},
-        }) | {"required": ["prompt"]},
-        "public_only": {"type": "boolean", "default": False,
-                        "description": "whether it may connect to public addresses only"},
-        "enabled": _SHARED["enabled"],
-    }) | {"required": ["session"]},
-    "flock": _object({
-        "flock": _object({
-            "url": _text("a Flock server", "http://127.0.0.1:8344",
-                         pattern="^[Hh][Tt][Tt][Pp][Ss]?://.+"),
-            "agent": _text("the agent to run", "daily", minLength=1, maxLength=200),
-        }) | {"required": ["url", "agent"]},
-        "public_only": {"type": "boolean", "default": False,
-                        "description": "whether it may connect to public addresses only"},
-        "enabled": _SHARED["enabled"],
-    }) | {"required": ["flock"]},
-    "workflow": _object({
-        "workflow": _text("the id of a workflow", "report", minLength=1),
-        "version": {"type": "integer", "minimum": 0, "description": "the version of the workflow"},
-        "user_id": _text("the user for whom it runs", "ada", minLength=1),
-        **_SHARED,
-    }) | {"required": ["workflow", "version", "user_id"]},
-    "flow": _object({
-        "flow": _object({
-            "url": _text("the path of a flow on the panel", "/-/127.0.0.1/8125/-/", pattern="^/"),
-            "key": _text("the key shown on the panel; default: the id of the schedule",
-                         "reports/-/127.0.0.1/8125/-", minLength=1, maxLength=500),
-        }) | {"required": ["url"]},
-        **_SHARED,
-    }) | {"required": ["flow"]},
-}  # fmt: skip

@@ -10,6 +10,7 @@ from math import isfinite
 import msgspec
 
 from onbeat.core.policy import read_flag
+from onbeat.core.target_kinds import KINDS, TargetKind
 from onbeat.core.templates import check_templates, has_templates
 from onbeat.errors import InvalidSchedule, did_you_mean, in_field, quote_value
 
@@ -21,8 +22,8 @@ class Target:
     kind: str
     fields: Mapping[str, object]
     is_enabled: bool = True
-    # What a node must offer to launch it: usually the kind. A registered Python function is
-    # offered by name. A prompt with a server URL can be sent by every node.
+    facts: TargetKind = field(init=False, repr=False, compare=False)  # what its kind declares
+    # What a node must offer to launch it: usually the kind.
     needs: str = field(init=False, repr=False, compare=False)
     # What is passed to it, as JSON: stored with a run from the moment it is decided.
     inputs_text: str | None = field(init=False, repr=False, compare=False)
@@ -32,7 +33,10 @@ class Target:
     def __post_init__(self) -> None:
         inputs = self.fields.get("inputs")
         text = msgspec.json.encode(inputs).decode() if inputs else None
-        object.__setattr__(self, "needs", _needs(self.kind, self.fields.get(self.kind)))
+        facts = KINDS[self.kind]
+        needs = self.kind if facts.needs is None else facts.needs(self.fields)
+        object.__setattr__(self, "facts", facts)
+        object.__setattr__(self, "needs", needs)
         object.__setattr__(self, "inputs_text", text)
         templates = has_templates(self.fields)
         object.__setattr__(self, "has_templates", templates)
@@ -44,12 +48,12 @@ class Target:
     @property
     def may_report(self) -> bool:
         """Whether it may accept a run and report its outcome later, by the run's key."""
-        return self.kind in REPORTING_KINDS
+        return self.facts.reports
 
     @property
     def reattachable(self) -> bool:
         """Whether it continues without its node and can be reattached by the run's key."""
-        return self.kind in REATTACHABLE_TARGETS
+        return self.facts.reattaches
 
     @property
     def inputs(self) -> dict[str, object]:
@@ -77,12 +81,7 @@ def decode_target(fields: object) -> Target:
     kind, own = _kind_and_fields(fields)
     with in_field("enabled"):
         is_enabled = read_flag(own.pop("enabled", True))
-    if kind == "python" and "on" in own:
-        if own["on"] != ON_RAY:
-            problem = f"functions cannot run on {quote_value(own['on'])}"
-            raise InvalidSchedule("on", problem, hint="ray, or omit it: then it runs in the node")
-        kind = ON_RAY
-    return Target(kind, own, is_enabled)
+    return Target(kind.name, own, is_enabled)
 
 
 def is_json_value(value: object, depth: int = 32) -> bool:
@@ -116,15 +115,8 @@ def is_encodable(text: str) -> bool:
     return True
 
 
-def _needs(kind: str, value: object) -> str:
-    if kind == "python" and ":" not in str(value):
-        return f"python:{value}"
-    has_url = isinstance(value, Mapping) and bool(value.get("url"))
-    return "session:url" if kind == "session" and has_url else kind
-
-
-def _kind_and_fields(fields: object) -> tuple[str, dict[str, object]]:
-    """Return the kind of a target, the one of its fields that names a launcher, and a copy."""
+def _kind_and_fields(fields: object) -> tuple[TargetKind, dict[str, object]]:
+    """Return the kind of a target, by the field that names it, and a copy of its fields."""
     if not isinstance(fields, Mapping):
         problem = (
             "it is missing: what to run"
@@ -132,31 +124,39 @@ def _kind_and_fields(fields: object) -> tuple[str, dict[str, object]]:
             else f"{quote_value(fields)} is not a target"
         )
         raise InvalidSchedule("", problem, hint="such as run: {command: [./backup.sh, --all]}")
-    kinds = [name for name in fields if name in TARGETS]
-    if len(kinds) != 1:
-        names = ", ".join(TARGETS)
-        if not kinds and fields:
+    known = KINDS.fields()
+    named = [name for name in known if name in fields]
+    if len(named) != 1:
+        if not named and fields:
             name = next(iter(fields))
             raise InvalidSchedule(
                 quote_value(name).strip("'"),
                 "no launcher has this name",
-                hint=did_you_mean(name, TARGETS),
+                hint=did_you_mean(name, known),
             )
-        problem = f"{len(kinds)} targets" if kinds else "no target"
-        raise InvalidSchedule("", problem, hint=f"one of {names}")
+        problem = f"{len(named)} targets" if named else "no target"
+        raise InvalidSchedule("", problem, hint=f"one of {', '.join(known)}")
     inputs = fields.get("inputs")
     if inputs is not None and not (
         isinstance(inputs, Mapping) and all(isinstance(name, str) for name in inputs)
     ):
         problem = f"{quote_value(inputs)} is not a mapping of names to values"
         raise InvalidSchedule("inputs", problem, hint="{limit: 100}")
-    return str(kinds[0]), dict(fields)
+    return _kind_in_place(named[0], fields), dict(fields)
 
 
-# The kinds of launcher.
-TARGETS = ("command", "python", "http", "session", "flock", "workflow", "flow")
-# Kinds that may accept a run, and report its outcome or name later.
-REPORTING_KINDS = frozenset({"http", "session", "workflow", "flow"})
-ON_RAY = "ray"  # a function on a cluster: `python` with `on: ray`
-# What continues without its node, by what it needs of one: it is reattached by the run's key.
-REATTACHABLE_TARGETS = frozenset({ON_RAY, "flow", "session", "session:url"})
+def _kind_in_place(name: str, fields: Mapping[str, object]) -> TargetKind:
+    """Return the kind that a field names, in the place that `on` names."""
+    places = KINDS.places(name)
+    elsewhere = [place for place in places if place]
+    if not elsewhere or "on" not in fields:
+        return places[""]
+    if fields["on"] not in elsewhere:
+        hint = f"{', '.join(elsewhere)}, or omit it: then it runs in the node"
+        raise InvalidSchedule("on", f"it cannot run on {quote_value(fields['on'])}", hint=hint)
+    return places[str(fields["on"])]
+
+
+def restrict_to_public(target: Target, owner: str | None) -> Target:  # noqa: ARG001 - for every owner
+    """Return a target that connects to public addresses only: `TargetKind.for_definers`."""
+    return Target(target.kind, {**target.fields, "public_only": True}, target.is_enabled)

@@ -9,16 +9,20 @@ runs some of these checks.
 import asyncio
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
+from typing import cast
 
-from onbeat.app.peers import PeerCheck, peers_of
+from onbeat.app.peers import peers_of
 from onbeat.app.settings import Settings
 from onbeat.core.time.zones import VERSION
-from onbeat.doctor import database, files, machine, prompts, workload
-from onbeat.doctor.findings import Check, Finding, InstallationFacts, Level
+from onbeat.doctor import database, files, machine, workload
+from onbeat.doctor.findings import Check, Finding, InstallationFacts, Level, ok, warn
 from onbeat.errors import InvalidSettings
 from onbeat.host.extras import install_command
+from onbeat.host.plugs import BUILT_IN, find_plugs, load, plugs
 from onbeat.ports.clock import Clock
+from onbeat.ports.system import PeerCheck
 from onbeat.stores.sql.diagnostics import DatabaseFacts
 from onbeat.stores.sqlite.diagnostics import LIBRARY
 from onbeat.stores.sqlite.diagnostics import look as look_at_file
@@ -35,9 +39,9 @@ __all__ = [
 ]
 
 CHECKS: tuple[Check, ...] = (
-    *machine.CHECKS, *database.CHECKS, *workload.CHECKS, *files.CHECKS, *prompts.CHECKS,
+    *machine.CHECKS, *database.CHECKS, *workload.CHECKS, *files.CHECKS,
 )  # fmt: skip
-AT_START: tuple[Check, ...] = (workload.definitions, *files.CHECKS, *prompts.CHECKS)
+AT_START: tuple[Check, ...] = (workload.definitions, *files.CHECKS)
 
 
 async def gather_facts(
@@ -89,14 +93,32 @@ async def findings_at_start(settings: Settings, clock: Clock) -> Sequence[Findin
         None,
         await peer_checks,
     )
-    return await asyncio.to_thread(lambda: [e for e in judge(facts, AT_START) if e.level != "ok"])
+    return await asyncio.to_thread(lambda: [e for e in judge(facts, (*AT_START, *checks_of_plugs())) if e.level != "ok"])
 
 
 def judge(facts: InstallationFacts, checks: Sequence[Check] | None = None) -> Sequence[Finding]:
     """Return the findings of the checks, in their order, and then those of the peers."""
-    found = [_run_check(check, facts) for check in (CHECKS if checks is None else checks)]
+    all_checks = (*CHECKS, *checks_of_plugs()) if checks is None else checks
+    found = [_run_check(check, facts) for check in all_checks]
     of_peers = [Finding(each.name, each.level, each.found, each.hint) for each in facts.peers]
     return [*(each for each in found if each is not None), *of_peers]
+
+
+def checks_of_plugs() -> tuple[Check, ...]:
+    """Return the checks of all plugs, and whether every plug could be loaded."""
+    found = [cast("Sequence[Check]", load(each.checks)) for each in plugs() if each.checks]
+    return (installed_plugs, *chain.from_iterable(found))
+
+
+def installed_plugs(_: InstallationFacts) -> Finding | None:
+    """Check whether every plug of an installed package could be loaded."""
+    found = find_plugs()
+    if found.broken:
+        first = found.broken[0]
+        hint = "upgrade or uninstall the package"
+        return warn("plugs", f"{first.name} is left out: {first.problem}", hint)
+    own = [each.name for each in found.plugs[len(BUILT_IN) :]]
+    return ok("plugs", f"from packages: {', '.join(own)}") if own else None
 
 
 async def _check_peers(

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from onbeat.app.peers import PeerCheck
 from onbeat.app.settings import Settings
 from onbeat.errors import InvalidSettings
+from onbeat.ports.system import PeerCheck
 from onbeat.stores.sql.diagnostics import DatabaseFacts, StoreFacts
 from onbeat.stores.sqlite.store import LockHolder
 

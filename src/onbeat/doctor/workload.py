@@ -18,7 +18,7 @@ from onbeat.doctor.findings import (
     warn,
 )
 from onbeat.errors import InvalidSchedule
-from onbeat.service.wait_reasons import SETTING_OF
+from onbeat.service.wait_reasons import setting_of
 
 BEHIND, FAR_BEHIND = 10_000, 60_000  # milliseconds
 WAITS_LONG = 3_600_000
@@ -76,8 +76,8 @@ def offers(facts: InstallationFacts) -> Finding | None:
         problem = f"no node offers {need!r}, which {unoffered[0].schedule_id} needs"
         more = f" ({len(unoffered)} schedules)" if len(unoffered) > 1 else ""
         hint = "start a node that registers it, or change `run` of the schedule"
-        if need in SETTING_OF:
-            hint = f"start a node with the setting {SETTING_OF[need]}"
+        if setting := setting_of(need):
+            hint = f"start a node with the setting {setting}"
         return warn("offers", f"{problem}{more}", hint)
     return ok("offers", "a node can run each schedule")
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from onbeat.core.notify.channels import REFERENCE_START
 from onbeat.core.schedule import Schedule
 from onbeat.core.target import Target
+from onbeat.core.target_kinds import KINDS
 from onbeat.errors import NotAllowed
 
 Scope = Literal["read", "operate", "define", "admin"]
@@ -44,10 +45,9 @@ LOCAL = Caller("program", "admin", is_local=True)
 def as_allowed(caller: Caller, schedule: Schedule) -> Schedule:
     """Return a schedule as this caller may define it, or refuse it with NotAllowed.
 
-    A remote caller may not name code to import. Without the scope admin, only requests, sessions,
-    agents of Flock, workflows and flows are allowed, at public addresses or those the operator
-    configured, and without secrets. Checking the written text is sufficient: a template never
-    produces the name of a secret.
+    A remote caller may not name code to import. Without the scope admin, only kinds of target are
+    allowed that declare what of them is safe (`TargetKind.for_definers`), and no secrets. Checking
+    the written text is sufficient: a template never produces the name of a secret.
     """
     if caller.is_local:
         return schedule
@@ -73,40 +73,27 @@ def check_change(caller: Caller, schedule_id: str, current: Schedule | None) -> 
         except NotAllowed as refused:
             problem = f"schedule {schedule_id} may not be changed or deleted by {caller.name}"
             raise NotAllowed(f"{problem}: {refused.problem}", hint=ADMIN_TOKEN) from None
-        if allowed.fields != target.fields and _has_url(target):
+        if allowed.fields != target.fields:
             why = "it may send to private addresses, so only an admin may change it"
             problem = f"schedule {schedule_id} cannot be changed: {why}"
             raise NotAllowed(problem, hint=ADMIN_TOKEN)
 
 
-def _has_url(target: Target) -> bool:
-    """Return whether a target has a URL of its own; a session may use that of the operator."""
-    session = target.fields.get("session")
-    return target.kind != "session" or (isinstance(session, Mapping) and "url" in session)
-
-
 def _allowed_target(caller: Caller, target: Target) -> Target:
-    if target.kind == "python" and target.needs == target.kind:
-        problem = "a definition sent over the API may not name code to import"
-        raise NotAllowed(problem, hint="a registered name, or a definition in a local file")
+    kind = target.facts
+    if kind.check_remote is not None:
+        kind.check_remote(target)
     if caller.may("admin"):
         return target
-    if target.kind not in FOR_DEFINERS:
+    if kind.for_definers is None:
         problem = f"only an admin may define a {target.kind} target"
-        raise NotAllowed(
-            problem, hint="http, session, flock, workflow or flow; or a token with scope admin"
-        )
+        names = [each.name for each in KINDS.all() if each.for_definers is not None]
+        hint = f"{', '.join(names[:-1])} or {names[-1]}; or a token with scope admin"
+        raise NotAllowed(problem, hint=hint)
     if any(map(REFERENCE_START.search, _texts(target.fields))):
         problem = "only an admin may define a reference to a secret"
         raise NotAllowed(problem, hint="leave it out, or a token with scope admin")
-    if target.kind == "flow":  # the operator configures its address
-        return target
-    if target.kind == "workflow":  # likewise
-        if caller.only_owner not in (None, target.fields.get("user_id")):
-            problem = f"{caller.only_owner} may not define a workflow of another user"
-            raise NotAllowed(problem, hint=f"user_id: {caller.only_owner}")
-        return target
-    return Target(target.kind, {**target.fields, "public_only": True}, target.is_enabled)
+    return kind.for_definers(target, caller.only_owner)
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -124,5 +111,3 @@ def _texts(value: object) -> Iterator[str]:
 
 
 ADMIN_TOKEN = "a token with scope admin"  # noqa: S105 - a hint
-# The kinds of target that callers without the scope admin may define.
-FOR_DEFINERS = frozenset({"http", "session", "flock", "workflow", "flow"})

@@ -6,17 +6,12 @@ import msgspec
 
 from onbeat.core.runs.phase import Status
 from onbeat.core.schedule import from_definition
+from onbeat.core.target_kinds import KINDS
 from onbeat.errors import InvalidSchedule
 from onbeat.ports.rows import Overview, RunFilter, RunRow, ScheduleFilter
 from onbeat.service.service import Service
 
 MOST = 500  # waiting runs that are read
-SETTING_OF = {  # the setting with which a node offers a target
-    "flow": "flows_panel",
-    "ray": "ray_address",
-    "session": "sessions_url",
-    "workflow": "workflows_executor",
-}
 
 
 class WaitReasons(msgspec.Struct, frozen=True):
@@ -46,8 +41,15 @@ async def wait_reasons(service: Service, found: Overview) -> Sequence[WaitReason
 
 def not_offered(need: str) -> str:
     """Return the reason that no node offers a target, with the setting that would change it."""
-    hint = f" (start one with the setting {SETTING_OF[need]})" if need in SETTING_OF else ""
+    setting = setting_of(need)
+    hint = f" (start one with the setting {setting})" if setting else ""
     return f"no node that is up offers {need!r}{hint}"
+
+
+def setting_of(need: str) -> str:
+    """Return the setting with which a node offers a target, or an empty text."""
+    kind = KINDS.find(need)
+    return "" if kind is None else kind.setting
 
 
 async def _needs(service: Service, ids: set[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from itertools import islice
 
 from onbeat.core.policy import POLICIES
 from onbeat.core.schedule import check_id
-from onbeat.core.target import TARGETS
+from onbeat.core.target_kinds import KINDS as TARGET_KINDS
 from onbeat.core.triggers.build import LIMITS
 from onbeat.core.triggers.codec import KINDS
 from onbeat.errors import InvalidSchedule, did_you_mean, in_field, quote_value
@@ -92,6 +92,6 @@ def _target_errors(read: Read, name: str, field: str, target: object) -> Iterato
         unknown = errors[0].field.removeprefix(f"{field}.")
         if errors[0].problem != UNKNOWN or not isinstance(target, Mapping):
             return
-        if unknown not in target or unknown in TARGETS:
+        if unknown not in target or unknown in TARGET_KINDS.fields():
             return
         target = {key: value for key, value in target.items() if key != unknown}

@@ -10,14 +10,15 @@ import msgspec
 import yaml
 
 from onbeat.core.policy import POLICIES
-from onbeat.core.target import TARGETS
+from onbeat.core.target_kinds import KINDS as TARGET_KINDS
 from onbeat.core.triggers.codec import AROUND, KINDS
 from onbeat.sources.yaml_positions import FLOAT, INT, STRANGE
 
 Fields = dict[str, object]
 
 HEAD = "# Schedules, as onbeat export wrote them. Pauses and positions are kept in the database.\n"
-ORDER = ("description", *KINDS, *sorted(AROUND), *TARGETS, "run", "when", *POLICIES)
+BEFORE = ("description", *KINDS, *sorted(AROUND))  # the order of fields: these, then a target
+AFTER = ("run", "when", *POLICIES)
 
 
 def write_yaml(definitions: Mapping[str, str]) -> str:
@@ -124,7 +125,7 @@ def _calendars(fields: Fields) -> Mapping[str, Sequence[str]]:
 
 def _ordered(fields: Fields) -> Fields:
     """Return fields in the usual order: trigger, target, policies."""
-    first = [name for name in ORDER if name in fields]
+    first = [name for name in (*BEFORE, *TARGET_KINDS.fields(), *AFTER) if name in fields]
     ordered = {name: fields[name] for name in dict.fromkeys([*first, *fields])}
     for name in ("run", "when"):
         target = ordered.get(name)

@@ -1,28 +1,22 @@
-"""What systems share: their life cycle beside a node, and periodic background work."""
+"""What systems share: periodic work beside a node, checks of peers, a cluster."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Protocol, cast
 
+from onbeat.core.runs.run import Failed, Outcome
 from onbeat.errors import OnbeatError
-from onbeat.events import Event
+from onbeat.events import Event, RunCanceled, RunFailed
+from onbeat.ports.http import HttpResponse
+from onbeat.ports.store import Attempt
+from onbeat.ports.system import PeerCheck
+from onbeat.service.process import Process
 
 log = logging.getLogger("onbeat.systems")
 
-
-class BackgroundSystem(Protocol):
-    """A system that runs in the background while a node is up."""
-
-    async def start(self) -> None:
-        """Bring the store in step with the system's files; nothing is planned before that."""
-
-    def on_events(self, at: int, events: Sequence[Event]) -> None:
-        """Handle events committed by this process. It must be quick and must not raise."""
-
-    async def stop(self) -> None:
-        """Bring the files up to date, and stop."""
+TIDIED_EVERY = 60.0  # seconds between two clean-ups
 
 
 class PeriodicTask:
@@ -80,3 +74,50 @@ class PeriodicTask:
                     "background task %s crashed: this is a bug of Onbeat, please report it",
                     self._name,
                 )
+
+
+class PeriodicCleanup:
+    """Cleans up beside a node: every minute, and when a run may have left something."""
+
+    def __init__(self, name: str, tidy: Callable[[], Awaitable[None]]) -> None:
+        self._keeper = PeriodicTask(name, tidy, every=TIDIED_EVERY)
+
+    async def start(self) -> None:
+        self._keeper.start()
+
+    def on_events(self, at: int, events: Sequence[Event]) -> None:  # noqa: ARG002 - a listener
+        """Wake up when a run was canceled or has failed."""
+        if any(isinstance(event, (RunCanceled, RunFailed)) for event in events):
+            self._keeper.wake()
+
+    async def stop(self) -> None:
+        await self._keeper.abandon()
+
+
+def peer_answers(name: str, url: str, answer: HttpResponse | Failed, hint: str) -> PeerCheck:
+    """Return the check of a server: any status but 5xx shows that it works."""
+    if isinstance(answer, Failed):
+        return PeerCheck(name, "fail", f"{url} does not answer: {answer.error}", hint)
+    if answer.status >= 500:
+        return PeerCheck(name, "fail", f"{url} answers {answer.error}", "read its log")
+    return PeerCheck(name, "ok", f"{url} answers (HTTP {answer.status})")
+
+
+class Cluster(Protocol):
+    """A Ray cluster, as far as other systems use it: the surface of the plug `ray`."""
+
+    on_begun: Callable[[Attempt, str], None] | None  # called with the actor of a run that has begun
+
+    async def run_dag(
+        self, key: str, dag: Mapping[str, object], meta: Mapping[str, object]
+    ) -> Outcome:
+        """Run the nodes of a DAG, each after its dependencies. The same key is the same run."""
+
+    async def mirror(self, name: str, namespace: str, meta: Mapping[str, object]) -> None:
+        """Show a value as an actor of the cluster, if the cluster can be reached."""
+
+
+def cluster_of(process: Process) -> Cluster | None:
+    """Return the Ray cluster of the settings, or None if they name none."""
+    found = process.part("ray").surface if process.settings.value("ray_address") else None
+    return None if found is None else cast("Cluster", found)

@@ -1,10 +1,10 @@
 """The Litestar application: routes, error responses, and the OpenAPI document."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http.client import SERVICE_UNAVAILABLE
-from typing import Any
+from typing import Any, Literal, cast
 
 import msgspec
 from litestar import Litestar, MediaType, Response, Router, get
@@ -20,8 +20,8 @@ from litestar.openapi import OpenAPIConfig
 from litestar.types import ControllerRouterHandler
 
 import onbeat
-from onbeat.app.systems import RunningSystems
 from onbeat.errors import OnbeatError, did_you_mean
+from onbeat.host.plugs import load, plugs
 from onbeat.service.service import Service
 from onbeat.web import pages
 from onbeat.web.live import EventStreams
@@ -37,25 +37,14 @@ from onbeat.web.problems import (
     unreadable,
     wrong_type,
 )
-from onbeat.web.routes import (
-    artifacts,
-    control,
-    definitions,
-    observe,
-    runs,
-    schedules,
-    sessions,
-    timer,
-    tokens,
-    workflows,
-)
+from onbeat.web.routes import control, definitions, observe, runs, schedules, tokens
 from onbeat.web.security.asgi import App, Receive, Scope, Send
 from onbeat.web.security.middleware import LARGEST_FILE
 
 log = logging.getLogger("onbeat.web")
 
 PREFIX = "/api/v1"
-ROUTE_MODULES = (schedules, runs, definitions, control, tokens, artifacts, observe)
+ROUTE_MODULES = (schedules, runs, definitions, control, tokens, observe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +55,7 @@ class RouteDependencies:
     live: EventStreams
     output: Output
     render_metrics: Callable[[Service], Awaitable[str]]
-    systems: RunningSystems
+    systems: Mapping[str, object]  # by name
 
 
 def make_api(dependencies: RouteDependencies) -> App:
@@ -74,10 +63,8 @@ def make_api(dependencies: RouteDependencies) -> App:
     description = ApiDescription()
     routes = [route for each in ROUTE_MODULES for route in each.ROUTES]
     handlers: list[ControllerRouterHandler] = [
-        Router(PREFIX, route_handlers=[*routes, description.route]),
-        *sessions.ROUTES,
-        *workflows.ROUTES,
-        *timer.ROUTES,
+        Router(PREFIX, route_handlers=[*routes, *_of_plugs("api_routes"), description.route]),
+        *_of_plugs("routes"),
         *pages.ROUTES,
     ]
     provided = {"service": Provide(provide_service)}
@@ -107,6 +94,13 @@ def make_api(dependencies: RouteDependencies) -> App:
         debug=False,
     )
     return _with_encoded_paths(app)
+
+
+def _of_plugs(where: Literal["routes", "api_routes"]) -> Iterator[ControllerRouterHandler]:
+    """Yield the routes of all plugs: outside the prefix of the API, or below it."""
+    for plug in plugs():
+        if reference := getattr(plug, where):
+            yield from cast("Iterable[ControllerRouterHandler]", load(reference))
 
 
 class ApiDescription:

@@ -2,17 +2,18 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from litestar import Litestar
 
 from onbeat.core.schedule import ID
 from onbeat.core.schema import schedule_and_parts
+from onbeat.host.plugs import load, plugs
 from onbeat.web.params import INSTANT
 from onbeat.web.problems import PROBLEM_JSON
-from onbeat.web.routes.sessions import BODIES
 
 Fields = dict[str, Any]
+Bodies = dict[str, tuple[str, Fields]]
 
 REFS = "#/components/schemas/"
 WITH_ETAG = {"get_schedule", "put_schedule", "patch_schedule", "create_schedule"}
@@ -28,7 +29,8 @@ def complete(app: Litestar) -> Fields:
     components = document["components"]
     definition, parts = schedule_and_parts(REFS)
     components["schemas"] |= {"Definition": definition, **parts, "Patch": _patch_of(definition)}
-    components["schemas"] |= dict(BODIES.values())
+    bodies = _bodies_of_plugs()
+    components["schemas"] |= dict(bodies.values())
     components["responses"] = {name: _refusal(text) for name, (_, text) in REFUSALS.items()}
     components["securitySchemes"] = {
         "token": {"type": "http", "scheme": "bearer", "description": "A token or a JWT."},
@@ -39,7 +41,7 @@ def complete(app: Litestar) -> Fields:
         for parameter in operation.get("parameters", ()):
             parameter["schema"] = _parameter_schema(parameter["schema"])
         operation["summary"] = SENTENCE_END.split(operation["description"])[0]
-        _complete_body(operation)
+        _complete_body(operation, bodies)
         _complete_responses(operation, method)
     _complete_body_schemas(document)
     return document
@@ -80,7 +82,16 @@ def _parameter_schema(schema: Fields) -> Fields:
     return schema | {name: int(value) for name, value in bounds.items()}
 
 
-def _complete_body(operation: Fields) -> None:
+def _bodies_of_plugs() -> Bodies:
+    """Return the names and schemas of bodies that plugs validate themselves, by operation."""
+    found: Bodies = {}
+    for plug in plugs():
+        if plug.bodies:
+            found |= cast("Bodies", load(plug.bodies))
+    return found
+
+
+def _complete_body(operation: Fields, bodies: Bodies) -> None:
     """Add the schema of a body that is a definition, and whether a body is required."""
     name, body = operation["operationId"], operation.get("requestBody")
     if body is None:
@@ -94,8 +105,8 @@ def _complete_body(operation: Fields) -> None:
             "schema": {"$ref": f"{REFS}Definition"},
             "examples": {"a command": {"value": EXAMPLE}},
         }
-    if name in BODIES:
-        content["application/json"] = {"schema": {"$ref": f"{REFS}{BODIES[name][0]}"}}
+    if name in bodies:
+        content["application/json"] = {"schema": {"$ref": f"{REFS}{bodies[name][0]}"}}
     if name == "patch_schedule":
         patch = {
             "schema": {"$ref": f"{REFS}Patch"},
@@ -136,8 +147,6 @@ def _complete_body_schemas(document: Fields) -> None:
     for name in ("Definitions", "SimulateRequest"):  # request bodies with definitions
         schemas[name]["properties"]["schedules"] = definitions
         schemas[name]["properties"]["timezone"] = {"$ref": f"{REFS}timezone", "default": "UTC"}
-    # Litestar leaves out the constraints of list items.
-    schemas["PublishRequest"]["properties"]["tags"]["items"] |= {"minLength": 1, "maxLength": 200}
     for (name, field), pattern in TEXTS.items():
         schemas[name]["properties"][field]["pattern"] = pattern
     for name in _body_schemas(document):

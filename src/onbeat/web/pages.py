@@ -1,20 +1,24 @@
 """The dashboard: one HTML page with the current state, readable without a script."""
 
+from collections.abc import Awaitable, Callable, Mapping
 from html import escape
 from importlib.resources import files
+
+from typing import cast
 
 from litestar import MediaType, Response, get
 from litestar.datastructures import State
 from litestar.di import NamedDependency
 
 import onbeat
-from onbeat.app.systems import RunningSystems
 from onbeat.core.time.instants import rfc3339, rfc3339_ms
-from onbeat.errors import InvalidFile, InvalidSchedule
+from onbeat.host.plugs import load, plugs
 from onbeat.ports.rows import Overview, RunFilter, RunRow, ScheduleRow
 from onbeat.service.serialize import schedule_words, target_kind
 from onbeat.service.service import Service
-from onbeat.systems.services.timer_list import DISABLED, HEADING
+from onbeat.web.html import table
+
+Section = Callable[[Service, object], Awaitable[str]]
 
 MOST_SCHEDULES, MOST_RUNS = 100, 10
 RUN_COLUMNS = ("Run", "Schedule", "Planned", "User", "Triggered by")
@@ -37,7 +41,7 @@ async def overview(service: NamedDependency[Service], state: State) -> str:
     rows = await service.schedules(limit=MOST_SCHEDULES)
     latest = await service.runs(limit=MOST_RUNS)
     failed = await service.runs(RunFilter(status="FAILED"), limit=MOST_RUNS)
-    systems = await _timers(service, state.systems) + await _flows(service, state.systems)
+    systems = await _sections(service, state.systems)
     return _page(found, rows, systems, latest, failed)
 
 
@@ -48,33 +52,16 @@ async def style() -> Response[bytes]:
     return Response(text, media_type="text/css")
 
 
-async def _timers(service: Service, systems: RunningSystems) -> str:
-    """Return the section of timers: empty without a timer file, or for a caller with an owner."""
-    timers = systems.timers
-    if timers is None or service.caller.only_owner is not None:
+async def _sections(service: Service, systems: Mapping[str, object]) -> str:
+    """Return the sections of systems; none for a caller with an owner, who sees only schedules."""
+    if service.caller.only_owner is not None:
         return ""
-    try:
-        found = await timers.listed(service)
-    except (InvalidSchedule, InvalidFile):
-        return "<h2>Timers</h2>\n<p class=bad>The timer file cannot be read: see the log.</p>"
-    if found is None:
-        return f"<h2>Timers</h2>\n<p>{escape(DISABLED)}.</p>"
-    section = _table(HEADING, [each.cells(found.now) for each in found.timers])
-    if found.invalid:
-        section += (
-            f"\n<h3>Invalid timers</h3>\n{_table(('ID', 'Reason'), list(found.invalid.items()))}"
-        )
-    return f"<h2>Timers</h2>\n{section}"
-
-
-async def _flows(service: Service, systems: RunningSystems) -> str:
-    """Return the section of flows that are not scheduled; empty for a caller with an owner."""
-    if systems.flows is None or service.caller.only_owner is not None:
-        return ""
-    invalid = (await systems.flows.status(service)).invalid
-    if not invalid:
-        return ""
-    return f"<h2>Flows not scheduled</h2>\n{_table(('Flow', 'Reason'), list(invalid.items()))}"
+    found = []
+    for plug in plugs():
+        if plug.sections and plug.name in systems:
+            section = cast("Section", load(plug.sections))
+            found.append(await section(service, systems[plug.name]))
+    return "\n".join(filter(None, found))
 
 
 def _page(
@@ -109,13 +96,13 @@ def _page(
 <div><dt>Nodes up</dt><dd>{up}</dd></div>
 </dl>
 <h2>Schedules</h2>
-{_table(SCHEDULE_COLUMNS, [_row(row) for row in rows])}
+{table(SCHEDULE_COLUMNS, [_row(row) for row in rows])}
 {f"<p>and {more} more</p>" if more > 0 else ""}
 {systems}
 <h2>Latest runs</h2>
-{_table((*RUN_COLUMNS, "Status"), [(*_run(run), run.status) for run in latest])}
+{table((*RUN_COLUMNS, "Status"), [(*_run(run), run.status) for run in latest])}
 <h2>Latest failures</h2>
-{_table((*RUN_COLUMNS, "Reason"), [(*_run(run), run.reason or "") for run in failed])}
+{table((*RUN_COLUMNS, "Reason"), [(*_run(run), run.reason or "") for run in failed])}
 </main>
 <footer><a href="/api/v1/openapi.json">API</a> · <a href="/metrics">Metrics</a></footer>
 </body>
@@ -152,16 +139,6 @@ def _result(row: ScheduleRow) -> str:
 def _run(run: RunRow) -> tuple[str, ...]:
     planned, user = rfc3339(run.run_at), run.user or "-"
     return str(run.run_id), run.schedule_id, planned, user, run.triggered_by
-
-
-def _table(heading: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    if not rows:
-        return "<p>None.</p>"
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in heading)
-    body = "\n".join(
-        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
 
 
 ROUTES = [overview, style]

@@ -42,7 +42,7 @@ class FlowsHarness:
 
     @property
     def timer(self):
-        return self.beat.systems.flows
+        return self.beat.systems["flows"]
 
     @property
     def service(self):

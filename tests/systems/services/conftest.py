@@ -80,7 +80,7 @@ class Timed(SystemHarness):
 
     @property
     def system(self):
-        return self.beat.systems.timers
+        return self.beat.systems["services"]
 
     async def let_pass(self, *lengths):
         await super().let_pass(*lengths)

@@ -53,7 +53,7 @@ def test_services_run_as_commands_with_output_and_timeout(tmp_path):
             for name in services:
                 await beat.start(name)
             await beat.settle()
-            listed = {each.timer_id: each for each in (await beat.systems.timers.listed()).timers}
+            listed = {each.timer_id: each for each in (await beat.systems["services"].listed()).timers}
             return {row.schedule_id: row for row in await beat.runs()}, listed
 
     runs, listed = run(story())

@@ -98,7 +98,7 @@ class SessionsHarness:
 
     @property
     def sessions(self):
-        return self.beat.systems.sessions
+        return self.beat.systems["sessions"]
 
     @property
     def service(self):

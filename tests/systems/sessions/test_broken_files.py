@@ -12,7 +12,7 @@ from onbeat.app.settings import Settings
 from onbeat.cli.command import main
 from onbeat.errors import NoSuchSchedule, NotAllowed
 from onbeat.service.access import Caller
-from onbeat.systems.sessions.definitions import PromptRefused
+from onbeat.systems["sessions"].definitions import PromptRefused
 from tests.systems.sessions.conftest import STANDUP
 
 BROKEN = """{
@@ -243,9 +243,9 @@ def test_node_without_the_folder_answers_for_its_broken_files(world):
         }
         other = Onbeat(settings=Settings(**given), clock=world.clock)
         service = await other.open()
-        item = await other.systems.sessions.item(service, "new")
+        item = await other.systems["sessions"].item(service, "new")
         with pytest.raises(PromptRefused) as refused:
-            await other.systems.sessions.run(service, "new")
+            await other.systems["sessions"].run(service, "new")
         await other.close()
         return item == await world.item("new"), refused.value.status
 

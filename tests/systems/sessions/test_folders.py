@@ -12,8 +12,8 @@ import pytest
 from onbeat import Onbeat
 from onbeat.app.settings import Settings
 from onbeat.host import atomic_files
-from onbeat.systems.sessions import files as on_disk
-from onbeat.systems.sessions.files import Files
+from onbeat.systems["sessions"] import files as on_disk
+from onbeat.systems["sessions"].files import Files
 from tests.systems.sessions.conftest import STANDUP, Server
 from tests.waiting import until
 
@@ -117,7 +117,7 @@ def test_put_by_a_process_without_files_is_kept(world):
         for hour in (12, 15, 18):
             schedule = {"type": "cron", "expression": f"0 {hour} * * *"}
             fields = STANDUP | {"prompt": f"At {hour}", "schedule": schedule}
-            await other.systems.sessions.put(service, "daily", fields)
+            await other.systems["sessions"].put(service, "daily", fields)
         await other.close()
         await world.settled()
         return await world.item("daily")
@@ -402,10 +402,10 @@ def test_one_of_two_nodes_has_the_files_and_a_takeover_deletes_nothing(
         found = []
         for beat, prompt in ((a, "One"), (b, "Two"), (a, "Three")):
             fields = STANDUP | {"prompt": prompt}
-            await beat.systems.sessions.put(beat.service, "daily", fields)
+            await beat.systems["sessions"].put(beat.service, "daily", fields)
             for each in (a, b, a, b):
-                await each.systems.sessions.reconcile()
-            item = await beat.systems.sessions.item(beat.service, "daily")
+                await each.systems["sessions"].reconcile()
+            item = await beat.systems["sessions"].item(beat.service, "daily")
             found.append(item.prompt)
         return found
 
@@ -426,7 +426,7 @@ async def ended(beat, run_id):
 def test_node_without_a_chat_server_leaves_prompts_to_other_nodes(tmp_path, postgres_url):
     async def story(server, a, b):
         for n in range(4):
-            await a.systems.sessions.put(a.service, f"s{n}", STANDUP | {"enabled": False})
+            await a.systems["sessions"].put(a.service, f"s{n}", STANDUP | {"enabled": False})
         runs = [await b.service.start(f"s{n}") for n in range(4)]
         for run in runs:
             await ended(b, run.run_id)

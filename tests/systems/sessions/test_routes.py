@@ -361,7 +361,7 @@ def test_listing_or_reading_schedules_changes_nothing(served):
         return texts, api.do(api.beat.service.newest_event())
 
     api.do(api.beat.settle())
-    api.do(api.beat.systems.sessions.reconcile())
+    api.do(api.beat.systems["sessions"].reconcile())
     api.do(api.beat.settle())
     before = everything()
     for path in (AT, f"{AT}/read", f"{AT}/none"):

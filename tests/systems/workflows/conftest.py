@@ -51,7 +51,7 @@ class WorkflowsHarness:
 
     @property
     def workflows(self):
-        return self.beat.systems.workflows
+        return self.beat.systems["workflows"]
 
     @property
     def registrar(self):

@@ -20,7 +20,7 @@ def onbeat(tmp_path, monkeypatch):
     async def prepare():
         beat = Onbeat("sqlite:///onbeat.db")
         async with beat:
-            workflows = beat.systems.workflows
+            workflows = beat.systems["workflows"]
             await workflows.store.save_dag("report", 3, DAG)
             await workflows.store.save_dag("report", 4, {"nodes": []}, user_id="ada")
             await workflows.registrar.upsert_schedule(REPORT | {"cron_expr": "0 0 1 1 *"})

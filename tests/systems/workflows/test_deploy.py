@@ -273,7 +273,7 @@ def test_deployment_that_never_wins_is_refused(workflows):
             return False
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("onbeat.systems.workflows.system.DeployTurn.is_own", is_own)
+            patched.setattr("onbeat.systems["workflows"].system.DeployTurn.is_own", is_own)
             with pytest.raises(InvalidSchedule, match="'report' is being deployed concurrently"):
                 await its.workflows.deploy(a_dag(trigger()))
 
@@ -405,7 +405,7 @@ class TestReading:
         assert workflows.play(story) == ["abc", "b", "ab", "a", "ab", ""]
 
     def test_list_of_schedules_is_complete_over_several_pages(self, workflows, monkeypatch):
-        monkeypatch.setattr("onbeat.systems.workflows.registrar.PAGE", 2)
+        monkeypatch.setattr("onbeat.systems["workflows"].registrar.PAGE", 2)
 
         async def story(its):
             for n in range(5):
@@ -555,7 +555,7 @@ def test_on_ray_only_an_admin_deploys_a_dag():
 
     async def story():
         async with Onbeat(settings=settings) as beat:
-            workflows = beat.systems.workflows
+            workflows = beat.systems["workflows"]
             definer = workflows.of(beat.service.of(Caller("api:ann", "define", owner="ann")))
             with pytest.raises(NotAllowed, match="on Ray a DAG names code to import"):
                 await definer.deploy(DAG, **given)

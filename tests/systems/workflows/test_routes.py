@@ -69,7 +69,7 @@ class ByFunction:
     """The registrar in a program; a refusal is returned as its class and field."""
 
     def __init__(self, api):
-        self._api, self._workflows = api, api.beat.systems.workflows
+        self._api, self._workflows = api, api.beat.systems["workflows"]
 
     def _do(self, call):
         try:

@@ -10,9 +10,9 @@ from onbeat.app.settings import Settings
 from onbeat.core.runs.run import Accepted, Failed, Succeeded
 from onbeat.core.schedule import read_schedule
 from onbeat.errors import InvalidSettings, RunIsOver, StoreFailed
-from onbeat.systems.workflows.executors import CallableExecutor
-from onbeat.systems.workflows.run_launcher import RunLauncher
-from onbeat.systems.workflows.store import DirectoryStore
+from onbeat.systems["workflows"].executors import CallableExecutor
+from onbeat.systems["workflows"].run_launcher import RunLauncher
+from onbeat.systems["workflows"].store import DirectoryStore
 from onbeat.testing import ManualClock
 from tests.systems.workflows.conftest import DAG, REPORT, WorkflowsHarness
 
@@ -389,7 +389,7 @@ def test_without_an_executor_runs_wait_and_why_reports_it():
         async with Onbeat(
             settings=Settings(database="sqlite://", lease=7_200_000), clock=clock
         ) as beat:
-            workflows = beat.systems.workflows
+            workflows = beat.systems["workflows"]
             await workflows.registrar.upsert_schedule(REPORT)
             clock.advance("1h")
             await beat.settle()
@@ -486,7 +486,7 @@ def test_decorated_schedules_and_an_executor_may_share_a_program():
             dag = {"name": "a DAG", "id": "w", "version": 1, "user_id": "ada"}
             cron_expr = {"cron_expr": "0 * * * *"}
             trigger = {"id": "hourly", "type": "schedule_based", "schedule": cron_expr}
-            await beat.systems.workflows.deploy(dag | {"triggers": [trigger]})
+            await beat.systems["workflows"].deploy(dag | {"triggers": [trigger]})
             clock.advance("1h")
             await beat.settle()
 

@@ -5,6 +5,7 @@ import msgspec
 from onbeat.core.explain.facts import RunFacts
 from onbeat.core.runs.phase import AWAITS_REPORT, Status
 from onbeat.core.runs.run import Reason, WaitedFor
+from onbeat.core.target_kinds import KINDS
 from onbeat.core.time.instants import rfc3339, rfc3339_ms
 
 MOST_TRIED = 20  # the latest attempts at a run, whose times are stored
@@ -20,14 +21,6 @@ WHILE_WAITING: frozenset[Reason] = frozenset({
 })  # fmt: skip
 
 NEVER_RAN: frozenset[Reason | None] = frozenset({"launch_failed", "invalid_target", "busy"})
-
-# What a node needs to offer the kinds that not every node offers.
-HINTS = {
-    "session": "a node with the setting sessions_url",
-    "ray": "a node with the setting ray_address and Ray installed: docs/ray.md",
-    "flow": "a node with the setting flows_panel",
-    "workflow": "a node with an executor: the setting workflows_executor",
-}
 
 
 class AttemptSpan(msgspec.Struct, frozen=True):
@@ -172,13 +165,17 @@ def _waited_for(kind: WaitedFor, run: RunFacts, due: str) -> str:
         case "pause":
             return "for the end of a pause"
         case "node":
-            hint = HINTS.get(run.needs)
-            start = f" (start {hint})" if hint else ""
-            return f"for a node that offers {run.needs}; no such node was up{start}"
+            return f"for a node that offers {run.needs}; no such node was up{start_hint(run.needs)}"
         case "group":
             return "for a place in its group"
         case "retry" | "place":
             return "for a free place on a node"
+
+
+def start_hint(needs: str) -> str:
+    """Return which node to start for what a run needs, in parentheses, if that is known."""
+    kind = KINDS.find(needs)
+    return f" (start {kind.node_needs})" if kind is not None and kind.node_needs else ""
 
 
 def blocker_state(blocker: RunFacts, at: int) -> str:

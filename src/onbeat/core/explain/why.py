@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from onbeat.core.explain.attempts import HINTS, blocker_outcome, describe_attempts, waited
+from onbeat.core.explain.attempts import blocker_outcome, describe_attempts, start_hint, waited
 from onbeat.core.explain.dst_notes import clock_change_notes
 from onbeat.core.explain.facts import (
     DefinitionSpan,
@@ -325,8 +325,7 @@ def _unclaimed_sentences(facts: Facts, run: RunFacts) -> list[str]:
         return ["it waits for a node: no node is up (start one: onbeat up)"]
     if not offering:
         up = ", ".join(node.name for node in facts.nodes)
-        hint = f" (start {HINTS[needs]})" if needs in HINTS else ""
-        return [f"it waits for a node that offers {needs}{hint}; nodes up: {up}"]
+        return [f"it waits for a node that offers {needs}{start_hint(needs)}; nodes up: {up}"]
     group = facts.group
     if group is not None and len(group.used_by) >= group.places:
         used = ", ".join(

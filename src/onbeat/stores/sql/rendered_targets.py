@@ -45,7 +45,7 @@ def rendered(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Target:
     target, own = schedule.target, schedule.target.inputs
     fields = {
         name: _render_value(value, values)
-        if target.kind == "http" or name == "env"
+        if name in target.facts.secret_fields
         else render_all(value, values)
         for name, value in target.fields.items()
         if name != "inputs"

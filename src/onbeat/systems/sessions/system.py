@@ -31,7 +31,7 @@ from onbeat.events import (
 from onbeat.ports.rows import RunRow, ScheduleFilter, ScheduleRow
 from onbeat.ports.store import InitialPosition
 from onbeat.service.service import Service
-from onbeat.systems.base import PeriodicTask
+from onbeat.systems.base import TIDIED_EVERY, PeriodicTask
 from onbeat.systems.sessions.broken_files import Unscheduled, broken_in
 from onbeat.systems.sessions.definitions import (
     LIMITS,
@@ -54,14 +54,13 @@ from onbeat.systems.sessions.status import SlugRecord
 from onbeat.systems.sessions.waiting_runs import active_run, cancel_retries
 
 __all__ = [
-    "OUTCOMES", "SLUG", "TIDIED_EVERY", "TIMEOUT", "PromptDefaults", "PromptFields",
+    "OUTCOMES", "SLUG", "TIMEOUT", "PromptDefaults", "PromptFields",
     "PromptRefused", "Sessions", "broken_in",
 ]  # fmt: skip
 
 log = logging.getLogger("onbeat.sessions")
 
 RECONCILED_EVERY = 1.0  # seconds
-TIDIED_EVERY = 60.0  # seconds
 SESSION_WAIT = 2.0  # seconds that a manual start waits for the run's session
 SESSION_POLLS = 40  # in that time
 DEFINED = ("prompt", "enabled", "schedule", "sessionConfig", *LIMITS)  # fields set by the caller

@@ -14,6 +14,7 @@ from onbeat.errors import InvalidSettings, quote_value
 from onbeat.ports.http import CallbackHeaders, HttpResponse, SendRequest
 from onbeat.systems.workflows.store import Dag
 
+ON_RAY = "ray"  # the setting `executor` that names the Ray cluster
 LONGEST_ANSWER = 60_000  # milliseconds; a longer run is accepted first, and reported later
 LONGEST_ID = 200
 RETRYABLE = {408, 425, 429}  # besides 5xx

@@ -7,7 +7,7 @@ import asyncio
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from errno import EFBIG, EINVAL
 from pathlib import Path
@@ -21,17 +21,20 @@ from onbeat.errors import InvalidSchedule, quote_value
 from onbeat.host.atomic_files import replace_file, sync_folder
 from onbeat.host.regular_files import read_regular
 from onbeat.ports.rows import DocumentRow
+from onbeat.systems.workflows.settings import WorkflowsSettings
 
 KIND = "workflow"  # document kind
 LONGEST_NAME = 240  # bytes of the name of a file: most systems allow 255
 LONGEST_ID = 200
 PAGE = 100  # documents that are read together
 LONGEST_FILE = 1024 * 1024  # bytes, as in the database
+MOST_CHECKED = 10_000  # files of a folder
 FOR_ALL = 0o644  # the mode of a new file, so that executors can read it
 HIGHEST_VERSION = 2**53 - 1  # the largest integer that all JSON parsers read exactly
 UNFIT = re.compile(r"[/%\0]|^\.")  # characters that are escaped in file names
 
 Dag = Mapping[str, object]
+
 
 
 class DagRow(NamedTuple):
@@ -275,6 +278,29 @@ class DirectoryStore:
         except OSError as broken:
             problem = f"{path} cannot be written: {broken.strerror}"
             raise InvalidSchedule("workflow_id", problem, hint="workflows_folder") from None
+
+
+def configured_store(settings: WorkflowsSettings, in_database: DatabaseStore) -> WorkflowStore:
+    """Return where DAGs are stored: in the folder of the settings, or in the database."""
+    return DirectoryStore(settings.folder) if settings.folder else in_database
+
+
+def problems_in(folder: Path) -> Iterator[str]:
+    """Yield what is wrong with the DAGs in a folder."""
+    for n, path in enumerate(sorted(folder.glob("*.json")) if folder.is_dir() else ()):
+        if n == MOST_CHECKED:
+            return
+        try:
+            if not path.is_file() or path.stat().st_size > LONGEST_FILE:
+                yield f"{path.name} is not a regular file of at most 1 MiB"
+            else:
+                check_dag(msgspec.json.decode(path.read_bytes()))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            yield f"{path.name} is not JSON: {error}"
+        except InvalidSchedule as error:
+            yield f"{path.name}: {error}"
+        except OSError as error:
+            yield f"{path.name} cannot be read: {error.strerror}"
 
 
 def _read_regular(path: Path) -> bytes:

@@ -5,14 +5,14 @@ from typing import TypeVar
 
 import click
 
-from onbeat.app.launchers import workflow_store
 from onbeat.app.settings import Settings
 from onbeat.cli.runtime import JSON, with_service, with_settings, write_json
 from onbeat.cli.tables import WIDE, Column, write_table
 from onbeat.cli.verbs import ListingGroup, hand_down_options
 from onbeat.service.service import Service
 from onbeat.systems.workflows.catalog import Catalog
-from onbeat.systems.workflows.store import DatabaseStore
+from onbeat.systems.workflows.settings import WorkflowsSettings
+from onbeat.systems.workflows.store import DatabaseStore, configured_store
 
 T = TypeVar("T")
 
@@ -129,7 +129,8 @@ def delete(
 
 def _with_catalog(settings: Settings, work: Callable[[Catalog], Awaitable[T]]) -> T:
     def connected(service: Service) -> Awaitable[T]:
-        store = workflow_store(settings, DatabaseStore(service, owner=service.caller.owner))
+        in_database = DatabaseStore(service, owner=service.caller.owner)
+        store = configured_store(settings.of(WorkflowsSettings), in_database)
         return work(Catalog(service, store))
 
     return with_service(settings, connected)

@@ -8,8 +8,8 @@ from litestar.datastructures import State
 from litestar.di import NamedDependency
 from litestar.params import JSONBody
 
-from onbeat.app.systems import RunningSystems
 from onbeat.service.service import Service
+from onbeat.systems.agents.offers import Offers
 from onbeat.web.params import IdempotencyKey, problem_responses
 
 Tag = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
@@ -47,8 +47,8 @@ async def publish_artifact(
 
     The program of the agents validates it. A repeated Idempotency-Key publishes nothing new.
     """
-    systems: RunningSystems = state.systems
-    artifact_id, offer = await systems.artifacts.publish(
+    offers: Offers = state.systems["agents"]
+    artifact_id, offer = await offers.publish(
         service,
         data.type,
         data.payload,
@@ -61,3 +61,10 @@ async def publish_artifact(
 
 
 ROUTES = [publish_artifact]
+# The framework leaves out the constraints of list items.
+BODIES = {
+    "publish_artifact": (
+        PublishRequest.__name__,
+        msgspec.json.schema(PublishRequest)["$defs"][PublishRequest.__name__],
+    )
+}

@@ -5,6 +5,7 @@ from pathlib import Path
 from onbeat.doctor.findings import Check, Finding, InstallationFacts, fail, ok, warn
 from onbeat.systems.sessions.broken_files import broken_in
 from onbeat.systems.sessions.definitions import PromptDefaults
+from onbeat.systems.sessions.settings import SessionsSettings
 
 
 def session_files(facts: InstallationFacts) -> Finding | None:
@@ -12,11 +13,11 @@ def session_files(facts: InstallationFacts) -> Finding | None:
 
     A broken file is only a warning: one prompt does not make a container unhealthy.
     """
-    settings = facts.usable_settings
-    if facts.settings_are_invalid or not settings.sessions_url:
+    settings = facts.usable_settings.of(SessionsSettings)
+    if facts.settings_are_invalid or not settings.url:
         return None
-    folder = Path(settings.sessions_folder).expanduser()
-    defaults = PromptDefaults(settings.sessions_check, settings.sessions_minimum)
+    folder = Path(settings.folder).expanduser()
+    defaults = PromptDefaults(settings.check, settings.minimum)
     try:
         broken = broken_in(folder, defaults, now=facts.now)
     except OSError as error:  # a node does not start for the same reason

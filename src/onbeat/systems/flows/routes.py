@@ -9,7 +9,6 @@ from litestar.di import NamedDependency, Provide
 from litestar.params import PathParameter
 from litestar.types import ControllerRouterHandler
 
-from onbeat.app.systems import RunningSystems
 from onbeat.core.schedule import ID
 from onbeat.errors import InvalidSettings
 from onbeat.ports.rows import RunRow
@@ -17,6 +16,7 @@ from onbeat.service.serialize import RunFields, run_fields
 from onbeat.service.service import Service
 from onbeat.systems.flows.config import ScheduleStatus, TimerStatus
 from onbeat.systems.flows.system import FlowTimer
+from onbeat.web.html import table
 from onbeat.web.params import ApiRequest, Limit, problem_responses, read_schedule_id
 from onbeat.web.problems import PROBLEM_JSON, problem
 
@@ -135,16 +135,24 @@ def _run(row: RunRow, key: str) -> FlowRun:
 
 async def provide_timer(state: State) -> FlowTimer:
     """Return the flow timer, or refuse the request if it is not configured."""
-    systems: RunningSystems = state.systems
-    if systems.flows is None:
+    timer: FlowTimer | None = state.systems.get("flows")
+    if timer is None:
         hint = 'exposes = "data/expose.db" in [flows]'
         raise InvalidSettings("flows_exposes", "the flow timer is not configured", hint=hint)
-    return systems.flows
+    return timer
 
 
 def _not_configured(_: ApiRequest, refused: InvalidSettings) -> Response[bytes]:
     found = problem(409, refused.problem, field=refused.field, hint=refused.hint)
     return Response(found.as_json(), status_code=409, media_type=PROBLEM_JSON)
+
+
+async def section(service: Service, timer: FlowTimer) -> str:
+    """Return the section of the dashboard: flows that are not scheduled; empty without any."""
+    invalid = (await timer.status(service)).invalid
+    if not invalid:
+        return ""
+    return f"<h2>Flows not scheduled</h2>\n{table(('Flow', 'Reason'), list(invalid.items()))}"
 
 
 ROUTES: list[ControllerRouterHandler] = [

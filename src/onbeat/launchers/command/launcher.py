@@ -28,6 +28,7 @@ from onbeat.core.time.instants import rfc3339
 from onbeat.core.triggers.codec import check_names
 from onbeat.engine.concurrency import finish_despite_cancel
 from onbeat.errors import InvalidSchedule, quote_value
+from onbeat.host.output_files import output_path
 from onbeat.host.secrets import (
     Redactor,
     SecretReferences,
@@ -49,25 +50,6 @@ EXITING, KERNEL = 0x4, 0x20_0000  # flags of a process in /proc
 DROPPED = b"[onbeat: earlier output was dropped]\n"
 # Errors of a start that may succeed at the next attempt.
 TEMPORARY = {EAGAIN, EMFILE, ENFILE, ENOMEM, ENOSPC, ETXTBSY}
-
-
-def output_path(output: Path, run_id: int, attempt: int) -> Path:
-    """Return the output file of an attempt."""
-    return output / f"{run_id // 1000:06}" / f"{run_id}-{attempt}.log"
-
-
-def delete_old_output(output: Path, before: int) -> int:
-    """Delete output files last written before an instant in ms; return how many were deleted."""
-    removed = 0
-    for folder in output.glob("[0-9]*"):
-        for file in folder.glob("*.log"):
-            with suppress(OSError):  # it may be in use, or already deleted
-                if file.stat().st_mtime * 1000 < before:
-                    file.unlink()
-                    removed += 1
-        with suppress(OSError):  # it is not empty
-            folder.rmdir()
-    return removed
 
 
 def end_leftovers(store_id: str) -> int:

@@ -15,7 +15,6 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from litestar.types import ControllerRouterHandler
 
-from onbeat.app.systems import RunningSystems
 from onbeat.core.schedule import ID
 from onbeat.errors import InvalidSchedule, InvalidSettings
 from onbeat.service.serialize import RunFields
@@ -495,8 +494,8 @@ async def report(
 
 async def provide_workflows(service: NamedDependency[Service], state: State) -> Workflows:
     """Return the workflows system with the rights of the caller."""
-    systems: RunningSystems = state.systems
-    return systems.workflows.of(service)
+    workflows: Workflows = state.systems["workflows"]
+    return workflows.of(service)
 
 
 def _refused(_: ApiRequest, refused: InvalidSchedule) -> Response[bytes]:

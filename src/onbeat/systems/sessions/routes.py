@@ -12,7 +12,6 @@ from litestar.di import NamedDependency, Provide
 from litestar.params import JSONBody, PathParameter
 from litestar.types import ControllerRouterHandler
 
-from onbeat.app.systems import RunningSystems
 from onbeat.errors import InvalidSchedule
 from onbeat.service.service import Service
 from onbeat.systems.sessions.definitions import OUTCOMES, SLUG, TIMEOUT, PromptRefused
@@ -152,10 +151,10 @@ async def run_one(
 
 async def provide_sessions(state: State) -> Sessions:
     """Return the sessions system, or refuse the request if it is not configured."""
-    systems: RunningSystems = state.systems
-    if systems.sessions is None:
+    sessions: Sessions | None = state.systems.get("sessions")
+    if sessions is None:
         raise PromptRefused(404, "the sessions system is off: set sessions_url")
-    return systems.sessions
+    return sessions
 
 
 def _refused(_: ApiRequest, refused: PromptRefused) -> Response[bytes]:

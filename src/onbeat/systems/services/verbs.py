@@ -10,7 +10,6 @@ import click
 
 from onbeat.app.client import client
 from onbeat.app.settings import Settings
-from onbeat.app.systems import are_timers_on, timers_of
 from onbeat.cli.exit_codes import FAILED, INVALID_DEFINITION
 from onbeat.cli.runtime import JSON, caller, with_service, with_settings, write_json
 from onbeat.cli.tables import WIDE, cut
@@ -18,6 +17,8 @@ from onbeat.cli.terminal import table_width
 from onbeat.cli.verbs import ListingGroup, hand_down_options
 from onbeat.errors import InvalidFile
 from onbeat.service.service import Service
+from onbeat.systems.services.part import are_timers_on, timers_of
+from onbeat.systems.services.settings import ServicesSettings
 from onbeat.systems.services.system import TimerSystem
 from onbeat.systems.services.timer_list import DISABLED, HEADING, TimerList
 
@@ -51,7 +52,7 @@ def timers(settings: Settings, wide: bool, as_json: bool) -> None:
     if hand_down_options(timers):
         return
     try:
-        is_on = are_timers_on(settings)
+        is_on = are_timers_on(settings.of(ServicesSettings))
         found = _with_timers(settings, TimerSystem.listed, is_optional=True) if is_on else None
     except InvalidFile as refused:
         _show_mistakes(settings, refused, wide=wide, as_json=as_json)
@@ -84,7 +85,7 @@ def disable(settings: Settings, timer_id: str, as_json: bool) -> None:
 
 def _switch(settings: Settings, timer_id: str, *, on: bool, as_json: bool) -> None:
     changed = None
-    if are_timers_on(settings):
+    if are_timers_on(settings.of(ServicesSettings)):
         changed = _with_timers(settings, lambda system: system.switch(timer_id, on=on))
     if changed is None:
         _show_disabled(settings, as_json=as_json)
@@ -102,7 +103,7 @@ def _with_timers(
     """Call `work` with the timers; without a database too, if that `is_optional`."""
 
     async def connected(service: Service) -> T:
-        system = timers_of(settings, service)
+        system = timers_of(settings.of(ServicesSettings), service)
         assert system is not None, "the callers have checked that there is a file"
         return await work(system)
 
@@ -122,7 +123,7 @@ def _show_disabled(settings: Settings, *, as_json: bool) -> None:
         write_json({"status": "disabled", "message": DISABLED})
     else:
         click.echo(f"{DISABLED}.")
-        click.echo(ENABLE_WITH % settings.services_file)
+        click.echo(ENABLE_WITH % settings.of(ServicesSettings).file)
 
 
 def _show_mistakes(settings: Settings, refused: InvalidFile, *, wide: bool, as_json: bool) -> None:

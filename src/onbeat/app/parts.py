@@ -1,0 +1,166 @@
+"""The parts of a process: what each plug has made for it."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+import onbeat
+from onbeat.app.output import output_folder
+from onbeat.app.settings import Settings
+from onbeat.core.schedule import Schedule
+from onbeat.core.target import Target
+from onbeat.errors import OnbeatError
+from onbeat.events import Event
+from onbeat.host.plugs import load, plugs
+from onbeat.launchers.http.launcher import HttpLauncher
+from onbeat.launchers.python.launcher import FunctionLauncher
+from onbeat.launchers.python.threads import CallThreads
+from onbeat.ports.launcher import Launcher, check_launch
+from onbeat.ports.store import Listener
+from onbeat.ports.system import BackgroundSystem, Part
+from onbeat.service.process import CheckUrl, Process
+from onbeat.service.service import Service
+from onbeat.service.tokens import Tokens
+from onbeat.stores.sql.store import SqlStore
+from onbeat.stores.sqlite.store import SqliteStore
+
+log = logging.getLogger("onbeat.systems")
+
+MakePart = Callable[[Process], Part]
+MakeCheckers = Callable[[CheckUrl], Mapping[str, Launcher]]
+
+
+class ProcessParts(Mapping[str, object]):
+    """The launchers and the systems of one process on one store.
+
+    As a mapping it has the surface of each system that is on, by the name of its plug. `address` is
+    where this process serves the API, if it does; `execute` runs DAGs in this program; `own`
+    replaces launchers by kind.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: SqlStore,
+        functions: FunctionLauncher | None = None,
+        *,
+        new_id: Callable[[], str],
+        wake: Callable[[], None] = lambda: None,
+        own: Mapping[str, Launcher] | None = None,
+        execute: Callable[..., object] | None = None,
+        address: str = "",
+    ) -> None:
+        self.functions = functions or FunctionLauncher(concurrency=settings.concurrency)
+        self.output = output_folder(settings, store.store_id)
+        self.launchers: dict[str, Launcher] = {}  # by kind of target
+        self.service = Service(store, self.launchers, new_id=new_id, wake=wake)
+        self._parts: dict[str, Part] = {}
+        process = Process(
+            service=self.service,
+            store=store,
+            store_id=_store_id(store),
+            settings=settings,
+            environment=os.environ,
+            requests=_requests(settings, store),
+            functions=self.functions,
+            output=self.output,
+            address=address,
+            call_in_thread=CallThreads(settings.concurrency).call,
+            execute=execute,
+            parts=self._parts,
+        )
+        for plug in plugs():
+            if plug.make:
+                part = self._parts[plug.name] = cast("MakePart", load(plug.make))(process)
+                self.launchers |= part.launchers
+        self.launchers |= own or {}
+        self._started: list[BackgroundSystem] = []
+
+    def __getitem__(self, name: str) -> object:
+        surface = self._parts[name].surface
+        if surface is None:
+            raise KeyError(name)
+        return surface
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, part in self._parts.items() if part.surface is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @property
+    def listeners(self) -> list[Listener]:
+        """What gets the events that this process commits."""
+        return [*(each for part in self._parts.values() for each in part.listeners), self.on_events]
+
+    def offers(self) -> frozenset[str]:
+        """Return everything that a node with these launchers can start."""
+        names = {name for launcher in self.launchers.values() for name in launcher.offers()}
+        return frozenset(names | set(self.functions.offers()))
+
+    async def start(self) -> None:
+        """Start each system that has not started: this process is the node, and has no plan yet."""
+        for part in self._parts.values():
+            for each in part.background:
+                if each not in self._started:
+                    await each.start()
+                    self._started.append(each)
+
+    async def stop(self) -> None:
+        """Stop what was started, in reverse order. A failure is logged, and the rest is stopped."""
+        while self._started:
+            try:
+                await self._started.pop().stop()
+            except (OnbeatError, OSError) as failed:
+                log.warning("a system did not stop cleanly: %s", failed)
+
+    def on_events(self, at: int, events: Sequence[Event]) -> None:
+        """Pass committed events to the systems that have started."""
+        for each in self._started:
+            each.on_events(at, events)
+
+    async def close(self) -> None:
+        """Close every launcher."""
+        for launcher in self.launchers.values():
+            await launcher.close()
+
+
+def check_target(schedule: Schedule) -> None:
+    """Refuse a schedule whose target could never be launched, without a store."""
+    check_launch(schedule, checking_launchers())
+
+
+@cache
+def checking_launchers() -> Mapping[str, Launcher]:
+    """Return launchers that check targets and launch nothing."""
+    found: dict[str, Launcher] = {}
+
+    def check_url(target: Target) -> None:
+        found[target.kind].check(target)
+
+    for plug in plugs():
+        if plug.checkers:
+            found |= cast("MakeCheckers", load(plug.checkers))(check_url)
+    return found
+
+
+def _requests(settings: Settings, store: SqlStore) -> HttpLauncher:
+    passed = set(settings.pass_env) & os.environ.keys()
+    return HttpLauncher(
+        version=onbeat.__version__,
+        environment={name: os.environ[name] for name in passed},
+        concurrency=settings.concurrency,
+        public_only=settings.public_only,
+        secrets=settings.secrets,
+        callback=Tokens(store).callback(settings.public_url),
+    )
+
+
+def _store_id(store: SqlStore) -> str:
+    """Return the id of a database; a copy of its file must not end the processes of the original."""
+    path: Path | None = store.path if isinstance(store, SqliteStore) else None
+    inode = f"-{path.stat().st_ino:x}" if path is not None else ""
+    return f"{store.store_id}{inode}"

@@ -1,0 +1,86 @@
+"""The kinds of target that a process knows: what decisions and use cases need to know of each.
+
+Kinds are declared by plugs (`ports/system.py`) and installed when a process starts, before any
+definition is read. Their launchers are found by the same names.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onbeat.core.target import Target
+
+Fields = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetKind:
+    """One kind of target, by the field of `run:` that names it."""
+
+    name: str
+    schema: Fields  # the JSON Schema of `run:`
+    field: str = ""  # the field of `run:`; by default the name of the kind
+    on: str = ""  # where it runs, if `field` can run in several places: `on: ray`
+    reports: bool = False  # it may accept a run, and report the outcome by the run's key
+    reattaches: bool = False  # it continues without its node, and is reattached by the run's key
+    # What a node must offer to launch a target, by default the name of the kind.
+    needs: Callable[[Fields], str] | None = None
+    setting: str = ""  # the setting with which a node offers it; empty: every node does
+    requires: str = ""  # what a node needs to offer it, if that is more than the setting
+    secret_fields: frozenset[str] = frozenset()  # fields that may refer to secrets
+    # Refuses a target that cannot be a condition (`when`), with InvalidSchedule.
+    check_condition: "Callable[[Target], None] | None" = None
+    # Refuses, with NotAllowed, what no remote caller may define.
+    check_remote: "Callable[[Target], None] | None" = None
+    # Returns a target as a remote caller without the scope admin may define it, given the owner
+    # that the caller is limited to; or refuses it with NotAllowed. None: only admins may define it.
+    for_definers: "Callable[[Target, str | None], Target] | None" = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The field of `run:` that names it, and the place where it runs."""
+        return self.field or self.name, self.on
+
+    @property
+    def node_needs(self) -> str:
+        """What a node needs to offer it, or an empty text."""
+        return self.requires or (f"a node with the setting {self.setting}" if self.setting else "")
+
+
+class TargetKinds:
+    """The kinds of target of this process, in the order of installation."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, TargetKind] = {}
+        self._by_key: dict[tuple[str, str], TargetKind] = {}
+
+    def install(self, kinds: Iterable[TargetKind]) -> None:
+        """Add kinds. The same kind may be added again, another one with its name may not."""
+        for kind in kinds:
+            same = self._by_name.get(kind.name) or self._by_key.get(kind.key)
+            if same is not None and same is not kind:
+                raise ValueError(f"two kinds of target are called {kind.name!r}")
+            self._by_name[kind.name] = self._by_key[kind.key] = kind
+
+    def __getitem__(self, name: str) -> TargetKind:
+        return self._by_name[name]
+
+    def all(self) -> tuple[TargetKind, ...]:
+        """Return every kind."""
+        return tuple(self._by_name.values())
+
+    def find(self, name: str) -> TargetKind | None:
+        """Return the kind with this name."""
+        return self._by_name.get(name)
+
+    def fields(self) -> tuple[str, ...]:
+        """Return the fields of `run:` that name a kind."""
+        return tuple(dict.fromkeys(field for field, _ in self._by_key))
+
+    def places(self, field: str) -> dict[str, TargetKind]:
+        """Return the kinds that a field can name, by the value of `on`."""
+        return {kind.on: kind for (own, _), kind in self._by_key.items() if own == field}
+
+
+KINDS = TargetKinds()

@@ -1,0 +1,1 @@
+"""Commands: programs that a node starts on its own machine."""
