@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from onbeat.host.plugs import plugs
 from tests import profiles, requirements  # noqa: F401 - this loads the profile
 from tests.postgres import remove_shared_server, shared_server
 
 DATA = Path(__file__).parent / "data"
 
+plugs()  # a definition is read with the kinds of target that are installed
 os.environ["ONBEAT_ROLES"] = "plan,run"  # a node of a test has no API, unless it is about that
 
 zoneinfo.reset_tzpath(

@@ -25,6 +25,7 @@ from onbeat.app.stores import lock_holder
 from onbeat.core.runs.run import Failed, Succeeded
 from onbeat.errors import NoSuchSchedule, StoreFailed, StoreUnusable
 from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
+from tests.given_settings import given_settings
 from tests.inside import engine_of, store_of
 from tests.waiting import SOON, engine_has_looked, forever, until
 
@@ -65,7 +66,7 @@ def beat(clock, launcher):
 def a_beat(clock=None, database="sqlite://", *, launcher=None, **settings):
     launchers = {"command": launcher} if launcher is not None else {}
     return Onbeat(
-        settings=Settings(database=database, **settings), clock=clock, launchers=launchers
+        settings=given_settings(database=database, **settings), clock=clock, launchers=launchers
     )
 
 

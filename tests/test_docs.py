@@ -12,11 +12,12 @@ import pytest
 
 from onbeat import Onbeat
 from onbeat.core.explain.reasons import SENTENCES
-from onbeat.core.policy import POLICIES, Policy, Retries, write_policy
+from onbeat.core.policy import POLICIES, Policy, write_policy
+from onbeat.core.policy_values import Retries
 from onbeat.core.runs.phase import Status
 from onbeat.core.runs.run import REASONS, Accepted, Reason, Succeeded
 from onbeat.core.snapshot import Snapshot, with_definitions
-from onbeat.core.target import TARGETS
+from onbeat.core.target_kinds import KINDS as TARGETS
 from onbeat.core.templates import FILTERS, NAMES
 from onbeat.core.time.cron import MACROS
 from onbeat.core.time.instants import parse_instant
@@ -220,7 +221,7 @@ def test_every_policy_and_every_other_decision_has_its_tests():
 
 def test_every_target_kind_and_template_name_is_documented():
     page = (ROOT / "docs" / "schedules.md").read_text()
-    for kind in TARGETS:
+    for kind in TARGETS.fields():
         assert f"| `{{{kind}: " in page, kind
     page = (ROOT / "docs" / "policies.md").read_text()
     for name, meaning in NAMES.items():

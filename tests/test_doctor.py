@@ -28,6 +28,7 @@ from onbeat.stores.sql.diagnostics import DatabaseFacts, PostgresFacts, StoreFac
 from onbeat.stores.sqlite.diagnostics import look as look_at_file
 from onbeat.stores.sqlite.store import LockHolder, SqliteStore
 from onbeat.testing import ManualClock, a_schedule
+from tests.given_settings import given_settings
 
 CLOCK = ManualClock("2026-06-01T12:00:00Z")
 NOW = CLOCK.now()
@@ -737,7 +738,7 @@ FILES = [
 
 
 def test_corrupt_prompt_file_is_named(folder):
-    settings = Settings(sessions_url="http://x", sessions_folder="p")
+    settings = given_settings(sessions_url="http://x", sessions_folder="p")
     for text, expected in (("{", "warn"), (FINE, "ok")):
         (folder / "p" / "daily").mkdir(parents=True, exist_ok=True)
         (folder / "p" / "daily" / "definition.json").write_text(text)
@@ -748,7 +749,7 @@ def test_corrupt_prompt_file_is_named(folder):
 
 def test_prompt_folder_that_is_not_a_folder_fails_with_a_hint(folder):
     (folder / "p").write_text("")
-    settings = Settings(sessions_url="http://x", sessions_folder="p")
+    settings = given_settings(sessions_url="http://x", sessions_folder="p")
     finding = found("session files", facts(settings=settings))
     assert (finding.level, finding.found) == ("fail", "p cannot be used: Not a directory")
     assert finding.hint == "set `sessions_folder` to a writable folder"
@@ -759,7 +760,7 @@ def test_broken_file_of_definitions_is_named(folder, values, name, text, problem
     if name is not None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    finding = found("source files", facts(settings=Settings(**values)))
+    finding = found("source files", facts(settings=given_settings(**values)))
     assert (finding.level, problem in finding.found) == ("warn", True), finding
 
 
@@ -767,7 +768,7 @@ def test_corrupt_session_file_is_reported_by_one_check_only(folder):
     (folder / "p" / "daily").mkdir(parents=True)
     (folder / "p" / "daily" / "definition.json").write_text("{")
     (folder / "onbeat.yaml").write_text("schedules: {}")
-    current = facts(settings=Settings(sessions_url="http://x", sessions_folder="p"))
+    current = facts(settings=given_settings(sessions_url="http://x", sessions_folder="p"))
     finding = found("session files", current)
     assert (finding.level, "daily: definition.json" in finding.found) == ("warn", True), finding
     assert level("source files", current) == "ok"
@@ -776,6 +777,6 @@ def test_corrupt_session_file_is_reported_by_one_check_only(folder):
 def test_valid_files_are_ok(folder):
     (folder / "p" / "daily").mkdir(parents=True)
     (folder / "p" / "daily" / "definition.json").write_text(FINE)
-    values = Settings(sessions_url="http://x", sessions_folder="p", workflows_folder="none")
+    values = given_settings(sessions_url="http://x", sessions_folder="p", workflows_folder="none")
     assert level("source files", facts(settings=values)) == "ok"
     assert level("session files", facts(settings=values)) == "ok"

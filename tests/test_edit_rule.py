@@ -27,6 +27,7 @@ from onbeat.ports.rows import RunFilter
 from onbeat.sources.yaml import read_file
 from onbeat.testing import ManualClock, RecordingLauncher
 from onbeat.web.api_server import ApiServer
+from tests.given_settings import given_settings
 from tests.postgres import shared_server
 
 KINDS = ("command", "session", "flow", "workflow")
@@ -340,7 +341,7 @@ class EditHarness:
                     "output": str(self.folder / "output"), "listen": "127.0.0.1:0",
                     **self.surface.settings(self.folder)}  # fmt: skip
         own = {kind: RecordingLauncher(self.answer, offers=[kind]) for kind in KINDS}
-        beat = Onbeat(settings=Settings(**settings), clock=self.clock, launchers=own, **named)
+        beat = Onbeat(settings=given_settings(**settings), clock=self.clock, launchers=own, **named)
         beat.executor(lambda dag, meta: None)
         return beat
 

@@ -14,11 +14,12 @@ import pytest
 
 from onbeat import Onbeat
 from onbeat.app.metrics import Metrics, render
-from onbeat.app.peers import PeerChecker
-from onbeat.app.settings import Settings
+from onbeat.app.peers import peers_to_check
 from onbeat.core.notify.channels import read_channels
 from onbeat.ports.rows import GroupRow, NodeRow, Overview, StoreFigures
+from onbeat.ports.system import PeerContext
 from onbeat.testing import ManualClock, RecordingLauncher, a_schedule
+from tests.given_settings import given_settings
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "operating.md").read_text()
@@ -134,11 +135,12 @@ def names_of_peers():
     found = {"ray"}
     for way, address in ways.items():
         channel = {way: address, **({"to": ["a@b"]} if way == "smtp" else {})}
-        settings = Settings(
+        settings = given_settings(
             flows_panel="x", sessions_url="x", workflows_executor="x", ray_address="x",
             notify=read_channels({"NAME": channel}),
         )  # fmt: skip
-        found |= {name for name, _ in PeerChecker(settings, {}, None, is_start=False).peers()}
+        context = PeerContext(settings, ask=None, environment={}, is_start=False)
+        found |= {peer.name for peer in peers_to_check(context, settings)}
     return found
 
 

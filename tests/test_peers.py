@@ -16,8 +16,8 @@ from aiohttp import web
 
 from onbeat.app import peers
 from onbeat.app.peers import ask_peers
-from onbeat.app.settings import Settings
 from onbeat.core.notify.channels import read_channels
+from tests.given_settings import given_settings
 from tests.notifiers.servers import a_hook, a_post
 from tests.systems.flows.panel import FakePanel, Flow
 from tests.waiting import forever
@@ -68,7 +68,9 @@ def own_certificate(tmp_path):
 
 async def asked(environment=None, *, is_start=False, **settings):
     """Return (level, found) of each peer by its name."""
-    found = await ask_peers(Settings(**settings), environment or {}, version="0", is_start=is_start)
+    found = await ask_peers(
+        given_settings(**settings), environment or {}, version="0", is_start=is_start
+    )
     assert all(bool(each.hint) == (each.level != "ok") for each in found), found
     return {each.name: (each.level, each.found) for each in found}
 

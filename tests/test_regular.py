@@ -9,16 +9,17 @@ from onbeat.app.settings import Settings
 from onbeat.errors import InvalidFile, InvalidSchedule, InvalidSettings
 from onbeat.host.regular_files import read_regular
 from onbeat.host.secrets import read_secret
-from onbeat.systems["flows"].expose_files import Exposes
 from onbeat.sources.ics import ics_items
 from onbeat.sources.plain_files import read_fields
 from onbeat.sources.text_files import read_text
 from onbeat.sources.yaml import read_definitions, read_file
+from onbeat.systems.flows.expose_files import Exposes
 from onbeat.systems.services.state import StateFile
-from onbeat.systems["sessions"].files import Corrupt, Files
+from onbeat.systems.sessions.files import Corrupt, Files
 from onbeat.testing import ManualClock
 from onbeat.web.security.jwt import Jwt
 from onbeat.web.security.tls import ssl_context
+from tests.given_settings import given_settings
 
 
 def make(kind, path):
@@ -115,7 +116,7 @@ def test_settings_file_that_is_not_regular_is_refused(odd):
 def test_jwt_key_file_that_is_not_regular_is_refused(odd):
     given = {"jwt_issuer": "i", "jwt_audience": "a", "jwt_algorithm": "HS256"}
     with pytest.raises(InvalidSettings, match="cannot be read"):
-        Jwt(Settings(jwt_key=str(odd), **given), ManualClock())
+        Jwt(given_settings(jwt_key=str(odd), **given), ManualClock())
 
 
 @pytest.mark.parametrize("name", ["tls_cert", "tls_key", "tls_client_ca"])
@@ -127,4 +128,4 @@ def test_tls_file_that_is_not_regular_is_refused(name, kind, odd, tmp_path):
     regular.touch(0o600)
     given = dict.fromkeys(("tls_cert", "tls_key", "tls_client_ca"), str(regular)) | {name: str(odd)}
     with pytest.raises(InvalidSettings, match=f"{name}.*cannot be read"):
-        ssl_context(Settings(**given))
+        ssl_context(given_settings(**given))

@@ -15,8 +15,8 @@ import pytest
 
 from onbeat import Onbeat
 from onbeat.app import settings as module
+from onbeat.app.setting_sources import SET_FOR_COMMANDS
 from onbeat.app.settings import (
-    SET_FOR_COMMANDS,
     HttpTargets,
     JwtAlgorithm,
     LogFormat,
@@ -24,6 +24,7 @@ from onbeat.app.settings import (
     Settings,
 )
 from onbeat.errors import InvalidSettings, OnbeatError
+from tests.given_settings import given_settings
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "settings.md").read_text()
@@ -235,7 +236,7 @@ def test_names_of_the_origin_are_ignored_without_workflows(load):
 
 
 def test_names_of_the_origin_apply_in_a_program_with_an_executor(tmp_path, monkeypatch):
-    found = Settings.load(environment=THEIRS, folder=tmp_path, for_workflows=True)
+    found = Settings.load(environment=THEIRS, folder=tmp_path, systems=("workflows",))
     assert (found.lookahead, found.workflows_overlap_policy) == (30_000, "queue")
     monkeypatch.chdir(tmp_path)
     for name, value in THEIRS.items():
@@ -657,7 +658,7 @@ def test_database_in_memory_has_no_path_and_no_output_folder(load):
     ],
 )  # fmt: skip
 def test_api_url_is_the_public_url_or_the_listen_address(given, url):
-    assert Settings(**given).api_url == url
+    assert given_settings(**given).api_url == url
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import time
 import pytest
 
 from onbeat import Onbeat
-from onbeat.app.settings import Settings
 from onbeat.core.schedule import read_schedule
 from onbeat.service.wait_reasons import wait_reasons
 from onbeat.testing import ManualClock
+from tests.given_settings import given_settings
 
 ON_RAY = {"every": "1m", "run": {"python": "models:train", "on": "ray"}}
 
@@ -37,7 +37,7 @@ def play(tmp_path, story, **settings):
     given = {"database": f"sqlite:///{tmp_path}/onbeat.db", "roles": ("plan", "run"), **settings}
 
     async def whole():
-        async with Onbeat(settings=Settings(**given), clock=clock) as beat:
+        async with Onbeat(settings=given_settings(**given), clock=clock) as beat:
             await beat.define(read_schedule("train", ON_RAY))
             return await story(beat, clock)
 

@@ -8,16 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onbeat import InvalidSchedule
-from onbeat.core.policy import (
-    MAX_RETRY_DELAYS,
-    POLICIES,
-    Policy,
-    Rate,
-    Retries,
-    length_text,
-    read_policy,
-    write_policy,
-)
+from onbeat.core.fields import length_text
+from onbeat.core.policy import POLICIES, Policy, read_policy, write_policy
+from onbeat.core.policy_values import MAX_RETRY_DELAYS, Rate, Retries
 from onbeat.testing import a_schedule
 from tests.core.plans import DAY, HOUR, MINUTE, SECOND
 from tests.profiles import examples

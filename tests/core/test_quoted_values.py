@@ -6,7 +6,7 @@ from onbeat.core.schedule import read_schedule
 from onbeat.errors import InvalidSchedule
 from onbeat.launchers.command.launcher import _read
 from onbeat.launchers.http.target import read_target
-from onbeat.systems["sessions"].target import read_prompt
+from onbeat.systems.sessions.target import read_prompt
 
 RUN = {"run": {"command": ["true"]}}
 

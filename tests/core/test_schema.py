@@ -15,7 +15,7 @@ from onbeat.cli.schedules import FIRST_FILE
 from onbeat.core.policy import POLICIES, Policy
 from onbeat.core.schedule import definition, read_schedule
 from onbeat.core.schema import schedule_and_parts, schema_of_file, schema_of_schedule
-from onbeat.core.target import TARGETS
+from onbeat.core.target_kinds import KINDS as TARGETS
 from onbeat.core.triggers.codec import AROUND, KINDS
 from onbeat.launchers.http.target import METHODS
 from onbeat.sources.yaml_positions import read_yaml
@@ -43,8 +43,8 @@ def test_schema_has_every_kind_limit_policy_and_target():
     assert schema["properties"].keys() == KINDS.keys() | AROUND | POLICIES.keys() | others
     assert schema["$defs"]["trigger"]["properties"].keys() == KINDS.keys() | AROUND
     targets = schema["$defs"]["target"]["oneOf"]
-    assert [each["required"][0] for each in targets] == list(TARGETS)
-    http = targets[TARGETS.index("http")]
+    assert [each["required"][0] for each in targets] == [kind.field or kind.name for kind in TARGETS.all()]
+    http = next(each for each in targets if each["required"][0] == "http")
     assert set(http["properties"]["method"]["enum"]) == METHODS
 
 

@@ -19,8 +19,8 @@ import pytest
 from onbeat.core.runs.run import Canceled, Failed, Succeeded
 from onbeat.core.target import Target
 from onbeat.errors import InvalidSchedule
-from onbeat.launchers import command as process
 from onbeat.host.output_files import delete_old_output, output_path
+from onbeat.launchers import command as process
 from onbeat.launchers.command.launcher import ProcessLauncher, end_leftovers
 from onbeat.ports.store import Attempt
 

@@ -11,7 +11,7 @@ from onbeat.launchers.http.launcher import HttpLauncher
 from onbeat.ports.http import HttpResponse
 from onbeat.ports.store import Attempt
 from onbeat.stores.sqlite.store import SqliteStore
-from onbeat.systems["sessions"].launcher import BUSY, SessionLauncher
+from onbeat.systems.sessions.launcher import BUSY, SessionLauncher
 from onbeat.testing import ManualClock
 
 NOON = 1_767_268_800

@@ -9,12 +9,12 @@ import pytest
 from psycopg import errors
 
 from onbeat import Onbeat
-from onbeat.app.settings import Settings
 from onbeat.engine import store_retry
 from onbeat.errors import StoreFailed, StoreUnusable
 from onbeat.events import RunStarted
 from onbeat.stores.postgres import database
 from onbeat.testing import a_schedule
+from tests.given_settings import given_settings
 from tests.inside import engine_of
 
 RUNS = 40  # manual ones, besides a tick each second
@@ -90,7 +90,7 @@ class Faulty:
 
 def a_beat(url, **settings):
     given = {"lease": 3_000, "roles": ("plan", "run"), **settings}
-    return Onbeat(settings=Settings(database=url, **given))
+    return Onbeat(settings=given_settings(database=url, **given))
 
 
 async def surely(call):

@@ -8,12 +8,12 @@ import psycopg
 import pytest
 
 from onbeat import Onbeat, every
-from onbeat.app.settings import Settings
 from onbeat.errors import StoreInDoubt, StoreUnusable
 from onbeat.events import RunStarted
 from onbeat.stores.postgres import database
 from onbeat.stores.postgres.store import PostgresStore
 from onbeat.testing import a_schedule
+from tests.given_settings import given_settings
 from tests.inside import engine_of
 from tests.postgres import Server, new_folder
 
@@ -22,7 +22,7 @@ SOON = 15.0  # seconds: far more than anything here takes
 
 def a_beat(url, **settings):
     return Onbeat(
-        settings=Settings(**{"database": url, "lease": 1_000, "stop_grace": 0} | settings)
+        settings=given_settings(**{"database": url, "lease": 1_000, "stop_grace": 0} | settings)
     )
 
 

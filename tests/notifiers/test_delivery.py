@@ -18,6 +18,7 @@ from onbeat.core.notify.notifications import BACKOFF
 from onbeat.errors import InvalidSettings
 from onbeat.events import NoticeInDoubt, NoticeSent
 from onbeat.testing import ManualClock, a_schedule
+from tests.given_settings import given_settings
 from tests.inside import engine_of
 from tests.notifiers.servers import a_channel, a_hook, a_post, hang
 from tests.waiting import engine_has_looked
@@ -51,7 +52,7 @@ def fails():
 
 def a_beat(database, *channels, **given):
     clock = given.pop("clock", None)
-    beat = Onbeat(settings=Settings(database=database, notify=channels, **given), clock=clock)
+    beat = Onbeat(settings=given_settings(database=database, notify=channels, **given), clock=clock)
     beat.register("fails", fails)
     return beat
 

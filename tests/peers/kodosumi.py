@@ -17,8 +17,8 @@ import urllib.request
 from pathlib import Path
 
 from onbeat import Onbeat
-from onbeat.app.settings import Settings
 from onbeat.testing import a_schedule
+from tests.given_settings import given_settings
 from tests.inside import launcher_of
 
 PANEL, APP, RAY = "http://127.0.0.1:23370", "http://127.0.0.1:8125", "127.0.0.1:26379"
@@ -141,7 +141,7 @@ async def play(folder):
     """Launch the flow in three ways; return the outcome of each run."""
     (folder / "secrets").mkdir()
     (folder / "secrets" / "panel").write_text("sesame-2")
-    settings = Settings(
+    settings = given_settings(
         database=f"sqlite:///{folder}/onbeat.db",
         flows_panel=PANEL,
         flows_password="secret://panel",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from onbeat import Onbeat
-from onbeat.app.settings import Settings
+from tests.given_settings import given_settings
 
 ROOT = Path(__file__).parent.parent.parent
 OBJECTS = 80 * 2**20  # bytes of an object store
@@ -77,7 +77,7 @@ class RayHarness:
         self.witness_file = folder / "witness"
 
     def settings(self, **more):
-        return Settings(
+        return given_settings(
             database=f"sqlite:///{self.folder}/onbeat.db",
             roles=("plan", "run"),
             **{"ray_address": self.address, **more},

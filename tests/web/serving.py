@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import httpx
 
 from onbeat.app.onbeat import Onbeat
-from onbeat.app.settings import Settings
 from onbeat.web.api_server import ApiServer
+from tests.given_settings import given_settings
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Api:
 @contextmanager
 def serving(folder, *, node=True, **settings):
     """Run a node with an API on a database in a folder."""
-    given = Settings(
+    given = given_settings(
         **{
             "database": f"sqlite:///{folder}/onbeat.db",
             "listen": "127.0.0.1:0",

@@ -19,10 +19,10 @@ from pydantic import BaseModel
 
 from onbeat import Onbeat
 from onbeat.agents import Orchestrator
-from onbeat.app.settings import Settings
 from onbeat.core.runs.run import Succeeded
 from onbeat.errors import OnbeatError
-from onbeat.systems["sessions"].definitions import PromptRefused
+from onbeat.systems.sessions.definitions import PromptRefused
+from tests.given_settings import given_settings
 from tests.week.play import Play, Targets
 from tests.week.script import DAY, HOUR, MINUTE, Act, Does
 
@@ -143,7 +143,9 @@ class Week(Play):
         return {"database": self.url, "stop_grace": 1, "lease": LONG}
 
     def new_beat(self):
-        return Onbeat(settings=Settings(**self.settings()), clock=self.clock, launchers=self.own())
+        return Onbeat(
+            settings=given_settings(**self.settings()), clock=self.clock, launchers=self.own()
+        )
 
     def own(self):
         return dict.fromkeys(self.kinds, self.targets)
@@ -431,7 +433,7 @@ class Agents(Week):
 
     def new_beat(self):
         self.lives += 1
-        its = Orchestrator(settings=Settings(**self.settings()), clock=self.clock)
+        its = Orchestrator(settings=given_settings(**self.settings()), clock=self.clock)
         its.beat._own_launchers["python"] = self.targets
         hour = timedelta(hours=1) if self.lives == 1 else timedelta(minutes=40)
         start = datetime.fromtimestamp(self.script.first, UTC)

@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -144,7 +144,7 @@ class Onbeat:
             raise InvalidSchedule("executor", problem, hint="a function, plain or async")
         self._executor = function
         if self._load is not None:
-            self._settings = self._load(for_workflows=True)
+            self._settings = self._load(systems=("workflows",))
         return function
 
     def run(self) -> None:
@@ -346,14 +346,14 @@ class Onbeat:
         return self._runtime
 
 
-def _load(database: str | None, *, for_workflows: bool = False) -> Settings:
+def _load(database: str | None, *, systems: Collection[str] = ()) -> Settings:
     """Load the settings of the folder that the program was started in."""
     try:
         return Settings.load(
             flags={"database": database},
             environment=os.environ,
             folder=Path(),
-            for_workflows=for_workflows,
+            systems=systems,
         )
     except InvalidSettings as wrong:  # here it was an argument, not a flag
         field = wrong.field.removeprefix("--")

@@ -61,7 +61,8 @@ class ProcessParts(Mapping[str, object]):
         process = Process(
             service=self.service,
             store=store,
-            store_id=_store_id(store),
+            store_id=store.store_id,
+            file_id=_file_id(store),
             settings=settings,
             environment=os.environ,
             requests=_requests(settings, store),
@@ -159,8 +160,11 @@ def _requests(settings: Settings, store: SqlStore) -> HttpLauncher:
     )
 
 
-def _store_id(store: SqlStore) -> str:
-    """Return the id of a database; a copy of its file must not end the processes of the original."""
+def _file_id(store: SqlStore) -> str:
+    """Return the id of a database on this machine.
+
+    A copy of a file has another, and must not end the processes of the original.
+    """
     path: Path | None = store.path if isinstance(store, SqliteStore) else None
     inode = f"-{path.stat().st_ino:x}" if path is not None else ""
     return f"{store.store_id}{inode}"

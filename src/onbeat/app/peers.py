@@ -42,12 +42,12 @@ async def ask_peers(
     requests = HttpLauncher(version=version, environment=passed, secrets=settings.secrets)
     context = PeerContext(settings, requests.ask, environment, is_start)
     try:
-        return await asyncio.gather(*map(_check, _peers(context, settings)))
+        return await asyncio.gather(*map(_check, peers_to_check(context, settings)))
     finally:
         await requests.close()
 
 
-def _peers(context: PeerContext, settings: Settings) -> Iterator[Peer]:
+def peers_to_check(context: PeerContext, settings: Settings) -> Iterator[Peer]:
     """Yield the peers of plugs, then the notification channels."""
     for plug in plugs():
         if plug.peers:

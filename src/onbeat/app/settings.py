@@ -1,57 +1,54 @@
 """Settings: defaults, overridden by a file, the environment and flags, in this order.
 
-`Settings.load` is strict about each of them: an unknown name or an invalid value is refused where
-it is written, even if a later source overrides it.
+A setting is declared once, in its annotation. Those of plugs are in groups: `sessions_url` is the
+setting `url` of the plug `sessions`.
 """
 
-import re
 import sys
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
+from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Annotated, Literal, TypeVar, cast
 
+from onbeat.app.setting_sources import KnownSettings, read_setting, read_settings
 from onbeat.app.setting_values import (
-    FLAGS,
-    FLOWS_NAMES,
-    LISTS,
-    NUMBERS,
-    READERS,
-    SYSTEMS,
-    TABLES,
-    WORKFLOWS_NAMES,
-    CatchupPolicy,
-    HttpTargets,
-    JwtAlgorithm,
-    LogFormat,
-    LogLevel,
-    OverlapPolicy,
-    Reader,
-    TimerLevel,
+    read_database,
+    read_hosts,
+    read_listen,
+    read_networks,
+    read_roles,
+    read_variables,
 )
-from onbeat.core.notify.channels import Channel
-from onbeat.errors import (
-    InvalidSchedule,
-    InvalidSettings,
-    did_you_mean,
-    quote_value,
-    without_password,
+from onbeat.core.fields import (
+    TEXT,
+    TEXTS,
+    Field,
+    Option,
+    annotations,
+    choice,
+    declared,
+    length,
+    number,
+    server_url,
+    text,
 )
-from onbeat.host.regular_files import read_regular
+from onbeat.core.notify.channels import Channel, read_channels
+from onbeat.core.web_origins import read_origins
+from onbeat.errors import without_password
+from onbeat.host.plugs import plugs
 from onbeat.ports.store import Role
 
-FILE = "onbeat.toml"
+T = TypeVar("T")
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["auto", "text", "json"]
+HttpTargets = Literal["any", "public"]
+JwtAlgorithm = Literal["RS256", "ES256", "EdDSA", "HS256"]
+
 LISTEN = "127.0.0.1:8585"
-PREFIX = "ONBEAT_"
-CONFIG = "ONBEAT_CONFIG"  # names another file than FILE
-# Variables that Onbeat sets for the commands it starts, which may call `onbeat` themselves.
-SET_FOR_COMMANDS = frozenset({
-    "ONBEAT_ATTEMPT", "ONBEAT_FAILPOINT", "ONBEAT_INPUTS", "ONBEAT_ITERATION", "ONBEAT_KEY",
-    "ONBEAT_NODE", "ONBEAT_RUN_AT", "ONBEAT_RUN_ID", "ONBEAT_SCHEDULE", "ONBEAT_STORE",
-    "ONBEAT_TRIGGERED_BY",
-})  # fmt: skip
+TABLES = frozenset({"notify"})  # set in the file only
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,61 +58,235 @@ class Settings:
     Durations are milliseconds here, and texts such as `30s` in files, variables and flags.
     """
 
-    database: str = "sqlite:///onbeat.db"
-    output: str = ""  # the folder for the output of runs; empty: beside the database
-    roles: tuple[Role, ...] = ("plan", "run", "api")  # of this node
-    concurrency: int = 512  # runs at once on this node
-    lease: int = 5_000  # how long a silent node keeps its runs
-    stop_grace: int = 30_000  # how long runs may finish after `onbeat down`
-    catchup_per_second: int = 100  # missed ticks that this node starts per second
-    keep: int = 30 * 86_400_000  # how long finished runs and events are kept
-    log_level: LogLevel = "info"
-    log_format: LogFormat = "auto"  # text on a terminal, json otherwise
-    http_targets: HttpTargets = "any"  # which addresses HTTP targets may have
-    pass_env: tuple[str, ...] = ()  # variables passed to commands, besides the usual ones
-    secrets: str = ""  # the folder of the files that `secret://name` refers to
-    listen: str = ""  # the address of the API; empty: LISTEN, or the next free port on loopback
-    public_url: str = ""  # the URL of the API for others; empty: where it listens
-    hosts: tuple[str, ...] = ()  # accepted Host headers, besides those of this machine
-    cors_origins: tuple[str, ...] = ()  # origins of pages that may use the API, with a token
-    trusted_proxies: tuple[str, ...] = ()  # proxies whose X-Forwarded headers are believed
-    rate_limit: int = 1000  # requests per second and caller
-    tls_cert: str = ""  # a file with the certificate chain
-    tls_key: str = ""
-    tls_client_ca: str = ""  # if set, clients need a certificate of this authority
-    jwt_key: str = ""  # the file of the key that verifies JSON Web Tokens
-    jwt_algorithm: JwtAlgorithm = "RS256"
-    jwt_issuer: str = ""
-    jwt_audience: str = ""
-    lookahead: int = 60_000  # the longest time over which missed ticks are spread
-    services_file: str = ""  # the file of services and timers; empty: the system is off
-    sessions_url: str = ""  # the chat server; empty: the system is off
-    sessions_folder: str = "~/.caco/schedule"  # its definitions and last runs
-    sessions_cwd: str = ""  # the working directory of new sessions; empty: that of Onbeat
-    sessions_check: int = 30 * 60_000  # the delay before a prompt is sent again after an error
-    sessions_busy_delay: int = 60 * 60_000  # the same after its session was busy
-    sessions_minimum: int = 60 * 60_000  # the shortest time between two runs of a schedule
-    sessions_most: int = 100  # the most sessions kept; the oldest are deleted
-    workflows_folder: str = ""  # the folder of DAGs; empty: the database
-    workflows_executor: str = ""  # a URL, or ray; empty: a function of the program
-    workflows_token: str = ""  # the token sent to the executor, as a reference
-    workflows_feedback: bool = False  # whether it reports the outcome of every run
-    workflows_timeout: int = 3_600_000  # how long that report is awaited
-    workflows_overlap_policy: OverlapPolicy = "skip"  # the defaults of schedules
-    workflows_catchup_policy: CatchupPolicy = "none"
-    workflows_jitter_ms: int = 0
-    ray_address: str = ""  # the Ray cluster of targets with `on: ray`; empty: none
-    ray_lease: int = 60_000  # how long a silent cluster keeps its runs
-    ray_working_dir: str = ""  # the folder of code sent to the cluster; empty: none
-    flows_exposes: str = ""  # expose.db, or a folder of exposes; empty: the system is off
-    flows_panel: str = ""  # the URL of the panel that launches flows
-    flows_user: str = "timer"  # the panel user that flows run as
-    flows_password: str = ""  # a reference
-    flows_interval: int = 60_000  # between two reads of the exposes
-    flows_log_file: str = "./data/timer.log"  # the log of the timer; empty: none
-    flows_log_file_level: TimerLevel = "DEBUG"
-    flows_std_level: TimerLevel = "INFO"  # the level on the console
-    notify: tuple[Channel, ...] = ()  # notification channels: a table of the file
+    database: Annotated[
+        str,
+        Field(
+            (
+                "the database: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite://` in "
+                "memory, or [`postgresql://user@host/name`](postgresql.md)"
+            ),
+            read_database,
+            TEXT,
+        ),
+    ] = "sqlite:///onbeat.db"
+    output: Annotated[
+        str,
+        text(
+            "the folder for the output of runs. Empty: `onbeat.db.output` beside the database,"
+            " a temporary folder for a database in memory, `onbeat.output` with PostgreSQL"
+        ),
+        Option("FOLDER", "Folder for the output of runs.", default="beside the database"),
+    ] = ""
+    roles: Annotated[
+        tuple[Role, ...],
+        Field(
+            (
+                "the roles of this node: `plan` decides ticks, `run` launches runs, `api` serves "
+                "HTTP"
+            ),
+            read_roles,
+            TEXTS,
+            list,
+        ),
+        Option("ROLES", "Roles of this node."),
+    ] = ("plan", "run", "api")
+    concurrency: Annotated[
+        int,
+        number("the number of concurrent runs on this node, 1 to 100000", 1, 100_000),
+        Option("N", "Concurrent runs."),
+    ] = 512
+    lease: Annotated[
+        int,
+        length(
+            "how long a node that stops responding keeps its runs, 1s to 1h", least="1s", most="1h"
+        ),
+        Option("LENGTH", "How long a silent node keeps its runs."),
+    ] = 5_000
+    stop_grace: Annotated[
+        int,
+        length(
+            (
+                "how long a stopping node waits for its runs; after that programs get SIGTERM and "
+                "10 s later SIGKILL: 0s to 1d"
+            ),
+            least="0s",
+            most="1d",
+        ),
+        Option("LENGTH", "Time for runs to finish on stop."),
+    ] = 30_000
+    catchup_per_second: Annotated[
+        int,
+        number(
+            "the maximum of missed ticks that this node starts per second, 1 to 100000", 1, 100_000
+        ),
+        Option("N", "Missed ticks to start per second."),
+    ] = 100
+    keep: Annotated[
+        int,
+        length(
+            "how long finished runs and events are kept, 1h to 36500d", least="1h", most="36500d"
+        ),
+        Option("LENGTH", "How long history is kept."),
+    ] = 30 * 86_400_000
+    log_level: Annotated[
+        LogLevel,
+        choice("`debug`, `info`, `warning` or `error`", LogLevel),
+        Option("LEVEL", "debug, info, warning or error."),
+    ] = "info"
+    log_format: Annotated[
+        LogFormat,
+        choice("`text`, `json`, or `auto`: text on a terminal, JSON otherwise", LogFormat),
+        Option("FORMAT", "auto, text or json.", default="auto: text on a terminal"),
+    ] = "auto"
+    http_targets: Annotated[
+        HttpTargets,
+        choice(
+            (
+                "`any`, or `public`: requests never go to a private, local or otherwise non-public"
+                " address, however the name is spelled or redirected"
+            ),
+            HttpTargets,
+        ),
+        Option("WHICH", "any, or public (no private addresses)."),
+    ] = "any"
+    pass_env: Annotated[
+        tuple[str, ...],
+        Field(
+            "names of environment variables that commands get in addition to the usual ones",
+            read_variables,
+            TEXTS,
+            list,
+        ),
+        Option("NAMES", "Environment variables passed to commands, comma-separated."),
+    ] = ()
+    secrets: Annotated[
+        str,
+        text("the folder with the files of `secret://name`, see [security](security.md#secrets)"),
+        Option("FOLDER", "Folder of the files that secret://NAME refers to."),
+    ] = ""
+    listen: Annotated[
+        str,
+        Field(
+            (
+                "the address of the API, such as `127.0.0.1:8585` or `[::1]:8585`. If the port is "
+                "in use, the start fails with exit code 69; port 0 takes any free port. Empty: "
+                "`127.0.0.1:8585`, or the next free port if that is in use (with `public_url`, no "
+                "other port). An address beyond loopback needs TLS or a proxy"
+            ),
+            read_listen,
+            TEXT,
+        ),
+        Option("HOST:PORT", "Address of the API.", default="127.0.0.1:8585"),
+    ] = ""
+    public_url: Annotated[
+        str,
+        server_url(
+            (
+                "the public address of the API, such as `https://onbeat.example.com`, for links "
+                "and callbacks. Empty: links, and callbacks of workflows and sessions, use the "
+                "listening address; other callbacks have no address"
+            ),
+            "https://onbeat.example.com",
+        ),
+        Option("URL", "URL under which clients reach the API."),
+    ] = ""
+    hosts: Annotated[
+        tuple[str, ...],
+        Field(
+            (
+                "host names under which the API answers in addition to those of this machine; with"
+                " a port if it matters: `example.com:8443`"
+            ),
+            read_hosts,
+            TEXTS,
+            list,
+        ),
+        Option("NAMES", "Host names the API answers to, comma-separated."),
+    ] = ()
+    cors_origins: Annotated[
+        tuple[str, ...],
+        Field(
+            (
+                "origins such as `https://chat.example.com` whose pages may use the API with a "
+                "token, see [security](security.md#cross-origin-requests-cors)"
+            ),
+            read_origins,
+            TEXTS,
+            list,
+        ),
+        Option("ORIGINS", "Origins whose pages may use the API, comma-separated."),
+    ] = ()
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        Field(
+            (
+                "addresses and networks of proxies that may name the client (`X-Forwarded-For`, "
+                "`-Proto`, `-Host`)"
+            ),
+            read_networks,
+            TEXTS,
+            list,
+        ),
+        Option("NETWORKS", "Proxies whose X-Forwarded-For is trusted."),
+    ] = ()
+    rate_limit: Annotated[
+        int,
+        number("requests of one caller per second, 1 to 1000000", 1, 1_000_000),
+        Option("N", "API requests permitted per second and caller."),
+    ] = 1000
+    tls_cert: Annotated[
+        str,
+        text("a PEM file with the certificate and its chain"),
+        Option("FILE", "The TLS certificate, with its chain."),
+    ] = ""
+    tls_key: Annotated[
+        str,
+        text("a PEM file with its key, not readable by other users of the machine"),
+        Option("FILE", "The private key of the certificate."),
+    ] = ""
+    tls_client_ca: Annotated[
+        str,
+        text("a PEM file with authorities; if set, clients need a certificate of one of them"),
+        Option("FILE", "The CA of client certificates, which are then required."),
+    ] = ""
+    jwt_key: Annotated[
+        str,
+        text(
+            "a file with the public key, or the secret of at least 32 bytes, that verifies "
+            "JSON Web Tokens. Empty: JSON Web Tokens are not accepted"
+        ),
+        Option("FILE", "The key that verifies JSON Web Tokens."),
+    ] = ""
+    jwt_algorithm: Annotated[
+        JwtAlgorithm,
+        choice(
+            "`RS256`, `ES256`, `EdDSA` or `HS256`: the only algorithm that is accepted",
+            JwtAlgorithm,
+        ),
+        Option("NAME", "RS256, ES256, EdDSA or HS256."),
+    ] = "RS256"
+    jwt_issuer: Annotated[
+        str,
+        text("the required `iss` of a token"),
+        Option("TEXT", "The required iss of JSON Web Tokens."),
+    ] = ""
+    jwt_audience: Annotated[
+        str,
+        text("the required `aud` of a token"),
+        Option("TEXT", "The required aud of JSON Web Tokens."),
+    ] = ""
+    lookahead: Annotated[
+        int,
+        length(
+            "the longest time over which missed ticks are spread (`catchup: spread`), 1s to 1h",
+            least="1s",
+            most="1h",
+        ),
+    ] = 60_000
+    notify: Annotated[
+        tuple[Channel, ...], Field("notification channels: tables of the file", read_channels, {})
+    ] = ()
+    groups: tuple[object, ...] = ()  # the settings of plugs that are not all at their default
 
     @classmethod
     def load(
@@ -125,27 +296,63 @@ class Settings:
         environment: Mapping[str, str],
         file: Path | None = None,
         folder: Path,
-        for_workflows: bool = False,
+        systems: Collection[str] = (),
     ) -> "Settings":
         """Merge defaults, file, environment and flags; the later source wins.
 
         The file is `file`, or the one that ONBEAT_CONFIG names, and must exist then; otherwise
         `onbeat.toml` in `folder`, if it exists. Relative paths start at `folder`. A flag that is
-        None was not set. Variables of other workflow and flow schedulers are read `for_workflows`,
-        or if a setting of that system is set; Onbeat's own names take precedence.
+        None was not set. Variables of a scheduler that a system replaces are read if that system
+        is among `systems`, or one of its settings is set; Onbeat's own names take precedence.
         """
-        in_file = _from_file(environment, file, folder)
-        later = {**_from_environment(environment), **_from_flags(flags)}
-        if for_workflows or any(name.startswith("workflows_") for name in (*in_file, *later)):
-            in_file |= _from_foreign_variables(environment, WORKFLOWS_NAMES)
-        if any(name.startswith("flows_") for name in (*in_file, *later)):
-            in_file |= _from_foreign_variables(environment, FLOWS_NAMES)
-        values = {**in_file, **later}
-        return cls(**values)  # type: ignore[arg-type]  # each reader returns the type of its field
+        values = read_settings(
+            known_settings(),
+            flags=flags,
+            environment=environment,
+            file=file,
+            folder=folder,
+            systems=systems,
+        )
+        return cls.of_values(values)
+
+    @classmethod
+    def of_values(cls, values: Mapping[str, object]) -> "Settings":
+        """Return settings with these values, by full names such as `sessions_url`."""
+        own = {name: value for name, value in values.items() if name in declared(cls)}
+        groups = []
+        for prefix, group in setting_groups().items():
+            given = {
+                name: values[full]
+                for name in declared(group)
+                if (full := f"{prefix}_{name}") in values
+            }
+            if (found := group(**given)) != group():
+                groups.append(found)
+        return cls(**own, groups=tuple(groups))  # type: ignore[arg-type]  # `read` returns the type
+
+    def of(self, group: type[T]) -> T:
+        """Return the settings of a plug."""
+        return next((each for each in self.groups if isinstance(each, group)), None) or group()
+
+    def value(self, name: str) -> object:
+        """Return a setting by its full name, such as `sessions_url`; None if there is none."""
+        if name in declared(Settings):
+            return cast("object", getattr(self, name))
+        for prefix, group in setting_groups().items():
+            own = name.removeprefix(f"{prefix}_")
+            if own != name and own in declared(group):
+                return cast("object", getattr(self.of(group), own))
+        return None
 
     def at(self, database: str) -> "Settings":
         """Return the same settings for another database."""
-        return replace(self, database=str(_read("database", database, at="address")))
+        field = declared(Settings)["database"]
+        return replace(self, database=str(read_setting(field, database, at="address")))
+
+    @property
+    def public_only(self) -> bool:
+        """Whether requests may go to public addresses only."""
+        return self.http_targets == "public"
 
     @property
     def listen_at(self) -> tuple[str, int]:
@@ -213,137 +420,39 @@ class Settings:
         return path and path.with_name(f"{path.name}.output")
 
 
-def _from_file(
-    environment: Mapping[str, str], file: Path | None, folder: Path
-) -> dict[str, object]:
-    hint = "a TOML file that can be read"
-    if file is None and CONFIG in environment:
-        if not environment[CONFIG]:
-            raise InvalidSettings(CONFIG, "it is empty", hint="name a file, or unset the variable")
-        file, hint = Path(environment[CONFIG]), f"{CONFIG} names it"
-    name, path = (file, folder / file) if file else (folder / FILE, folder / FILE)
-    try:
-        given = _parse(str(name), read_regular(path).decode())
-    except OSError as failed:
-        if file is None and isinstance(failed, FileNotFoundError) and not path.is_symlink():
-            return {}
-        problem = f"it cannot be read: {failed.strerror}"
-        raise InvalidSettings(str(name), problem, hint=hint) from None
-    except UnicodeDecodeError:
-        raise InvalidSettings(str(name), "it is not in UTF-8", hint="save it in UTF-8") from None
-    except ValueError:  # a NUL in the name
-        raise InvalidSettings(quote_value(str(name)), "it is not a file name", hint=hint) from None
-    found = {}
-    for key, value in _with_tables_flat(given, at=str(name)).items():
-        at = f"{name}: {_spelled(key)}"
-        if key not in READERS:
-            raise _unknown(at, _meant_in_file(key, value))
-        found[key] = _read(key, value, at=at)
+def setting_groups() -> dict[str, type[object]]:
+    """Return the settings of plugs: their class, by the name of the plug."""
+    return {plug.name: plug.settings for plug in plugs() if plug.settings is not None}
+
+
+@cache
+def known_settings() -> KnownSettings:
+    """Return every setting that a file, a variable or a flag may set."""
+    found = dict(declared(Settings))
+    tables = {name: found.pop(name) for name in TABLES}
+    variables = {}
+    for plug in plugs():
+        if plug.settings is not None:
+            found |= {f"{plug.name}_{n}": each for n, each in declared(plug.settings).items()}
+        if plug.variables:
+            variables[plug.name] = plug.variables
+    return KnownSettings(found, tables, tuple(setting_groups()), variables)
+
+
+def default_of(name: str) -> object:
+    """Return the default of a setting, by its full name."""
+    return Settings().value(name)
+
+
+def shown_default(name: str) -> str:
+    """Return the default of a setting as an option takes it; empty if it is an empty value."""
+    written = known_settings().fields[name].write(default_of(name))
+    return ",".join(written) if isinstance(written, list) else str(written or "")
+
+
+def setting_options() -> dict[str, Option]:
+    """Return the options of `onbeat up` by the full names of their settings."""
+    found = dict(annotations(Settings, Option))
+    for prefix, group in setting_groups().items():
+        found |= {f"{prefix}_{name}": each for name, each in annotations(group, Option).items()}
     return found
-
-
-def _meant_in_file(key: str, value: object) -> str:
-    """Return a hint for an unknown setting: where it belongs, or a similar name."""
-    for system in SYSTEMS:
-        name = key.removeprefix(f"{system}_")
-        if name != key and name in READERS:
-            return f"{name} belongs above [{system}]"
-    near = get_close_matches(key[:64], SYSTEMS, n=1) if isinstance(value, dict) else ()
-    return f"did you mean [{near[0]}]?" if near else did_you_mean(key, READERS)
-
-
-def _with_tables_flat(given: Mapping[str, object], *, at: str) -> dict[str, object]:
-    """Turn `[sessions] url` into `sessions_url`, for each system."""
-    tables = {key: value for key, value in given.items() if key in SYSTEMS}
-    found = {key: value for key, value in given.items() if key not in tables}
-    for key, value in tables.items():
-        if not isinstance(value, dict):
-            found[key] = value  # reported as an unknown setting
-            continue
-        for name, each in value.items():
-            if f"{key}_{name}" in found:
-                problem, hint = "it is set twice", f"{name} in [{key}] is the same setting"
-                raise InvalidSettings(f"{at}: {_spelled(f'{key}_{name}')}", problem, hint=hint)
-            found[f"{key}_{name}"] = each
-    return found
-
-
-def _from_foreign_variables(
-    environment: Mapping[str, str], names: Mapping[str, tuple[str, Reader]]
-) -> dict[str, object]:
-    """Read the variables that users of another scheduler have in their environment."""
-    found = {}
-    for variable, (name, reader) in names.items():
-        if variable in environment:
-            text = environment[variable]
-            value = int(text) if re.fullmatch(r"[0-9]{1,18}", text.strip()) else text
-            found[name] = _read_by(reader, value, at=variable)
-    found.pop("tick_ms", None)  # accepted and ignored: nothing is polled
-    return found
-
-
-def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
-    known = {PREFIX + name.upper(): name for name in READERS.keys() - TABLES}
-    found = {}
-    for variable in sorted(environment):
-        if not variable.startswith(PREFIX) or variable == CONFIG or variable in SET_FOR_COMMANDS:
-            continue
-        if variable not in known:
-            # Compared without the prefix, which makes all names similar.
-            ends = [name.removeprefix(PREFIX) for name in (*known, CONFIG)]
-            hint = did_you_mean(variable.removeprefix(PREFIX).upper(), ends)
-            raise _unknown(_spelled(variable), re.sub(r"[A-Z_]+", rf"{PREFIX}\g<0>", hint))
-        name = known[variable]
-        found[name] = _read(name, _as_in_a_file(name, environment[variable]), at=variable)
-    return found
-
-
-def _from_flags(flags: Mapping[str, object]) -> dict[str, object]:
-    found = {}
-    for name, value in flags.items():
-        at = f"--{_spelled(name).replace('_', '-')}"
-        if name not in READERS.keys() - TABLES:
-            raise _unknown(at, did_you_mean(name, READERS.keys() - TABLES))
-        if value is not None:
-            plain = _as_in_a_file(name, value) if isinstance(value, str) else value
-            found[name] = _read(name, plain, at=at)
-    return found
-
-
-def _parse(name: str, text: str) -> dict[str, object]:
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as failed:  # ValueError: also a number of 5000 digits
-        hint = 'such as concurrency = 64 or lease = "5s"'
-        raise InvalidSettings(name, f"it is not TOML: {failed}", hint=hint) from None
-
-
-def _as_in_a_file(name: str, text: str) -> object:
-    """Convert a text to the type that a file has; an invalid one stays as it is, to be refused."""
-    if name in NUMBERS and re.fullmatch(r"-?[0-9]{1,18}", text.strip()):
-        return int(text)
-    if name in FLAGS and text.strip().lower() in ("true", "false"):
-        return text.strip().lower() == "true"
-    if name in LISTS:
-        return [part.strip() for part in text.split(",")] if text.strip() else []
-    return text
-
-
-def _read(name: str, value: object, *, at: str) -> object:
-    return _read_by(READERS[name], value, at=at)
-
-
-def _read_by(reader: Reader, value: object, *, at: str) -> object:
-    try:
-        return reader(value)
-    except (InvalidSchedule, InvalidSettings) as refused:
-        where = f"{at}.{refused.field}" if refused.field else at
-        raise InvalidSettings(where, refused.problem, hint=refused.hint) from None
-
-
-def _unknown(at: str, hint: str) -> InvalidSettings:
-    return InvalidSettings(at, "unknown setting", hint=hint)
-
-
-def _spelled(name: str) -> str:
-    return name if re.fullmatch(r"[\w-]{1,64}", name) else quote_value(name)

@@ -14,7 +14,8 @@ import click
 import msgspec
 
 from onbeat.app.client import client
-from onbeat.app.settings import CONFIG, FILE, Settings
+from onbeat.app.setting_sources import CONFIG, FILE
+from onbeat.app.settings import Settings
 from onbeat.cli.exit_codes import FAILED, INVALID_DEFINITION, UNAVAILABLE, USAGE
 from onbeat.errors import (
     ApiUnavailable,
@@ -61,7 +62,7 @@ def with_settings(
             try:
                 settings = _loaded(given, config)
                 unset = {name: text for name, text in defaults.items() if not given.get(name)}
-                unset = {n: text for n, text in unset.items() if not getattr(settings, n)}
+                unset = {n: text for n, text in unset.items() if not settings.value(n)}
                 verb(_loaded(given | unset, config) if unset else settings, **options)
             except InvalidFile as refused:
                 write_mistakes(refused, as_json=bool(options.get("as_json")))

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,9 +17,9 @@ from msgspec.structs import asdict
 
 from onbeat import __version__
 from onbeat.app import logs
-from onbeat.app.parts import check_target
 from onbeat.app.onbeat import Onbeat
-from onbeat.app.settings import Settings
+from onbeat.app.parts import check_target
+from onbeat.app.settings import Settings, setting_options, shown_default
 from onbeat.app.stores import lock_holder
 from onbeat.cli.apply import ApplyOptions, apply_definitions, apply_options, source_of
 from onbeat.cli.exit_codes import FAILED, UNAVAILABLE
@@ -51,8 +51,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("onbeat.doctor")
 
 FILE = Path("onbeat.yaml")
-NO_FLAGS = {"database", "notify"}  # every verb has the first; only a file can set the second
 START_LIMIT = 20.0  # seconds in which a node in the background has to be up
+
+
+def with_setting_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """Add an option for each setting that declares one."""
+    for name, option in reversed(setting_options().items()):
+        default = option.default or shown_default(name)
+        text = f"{option.help} [default: {default}]" if default else option.help
+        verb = click.option(f"--{name.replace('_', '-')}", metavar=option.metavar, help=text)(verb)
+    return verb
 
 
 @click.command(
@@ -74,105 +82,9 @@ START_LIMIT = 20.0  # seconds in which a node in the background has to be up
 @click.option(
     "--restored", is_flag=True, help="Start from a restored backup: skip what was due since."
 )
-@click.option(
-    "--concurrency", metavar="N", help=f"Concurrent runs. [default: {Settings().concurrency}]"
-)
-@click.option(
-    "--stop-grace", metavar="LENGTH", help="Time for runs to finish on stop. [default: 30s]"
-)
-@click.option(
-    "--output",
-    metavar="FOLDER",
-    help="Folder for the output of runs. [default: beside the database]",
-)
-@click.option("--roles", metavar="ROLES", help="Roles of this node. [default: plan,run,api]")
-@click.option(
-    "--lease", metavar="LENGTH", help="How long a silent node keeps its runs. [default: 5s]"
-)
-@click.option(
-    "--catchup-per-second", metavar="N", help="Missed ticks to start per second. [default: 100]"
-)
-@click.option("--keep", metavar="LENGTH", help="How long history is kept. [default: 30d]")
-@click.option("--http-targets", metavar="WHICH", help="any, or public (no private addresses).")
-@click.option(
-    "--pass-env", metavar="NAMES", help="Environment variables passed to commands, comma-separated."
-)
-@click.option(
-    "--secrets", metavar="FOLDER", help="Folder of the files that secret://NAME refers to."
-)
-@click.option("--listen", metavar="HOST:PORT", help="Address of the API. [default: 127.0.0.1:8585]")
-@click.option("--public-url", metavar="URL", help="URL under which clients reach the API.")
-@click.option("--hosts", metavar="NAMES", help="Host names the API answers to, comma-separated.")
-@click.option(
-    "--cors-origins",
-    metavar="ORIGINS",
-    help="Origins whose pages may use the API, comma-separated.",
-)
-@click.option(
-    "--trusted-proxies", metavar="NETWORKS", help="Proxies whose X-Forwarded-For is trusted."
-)
-@click.option("--rate-limit", metavar="N", help="API requests permitted per second and caller.")
-@click.option("--tls-cert", metavar="FILE", help="The TLS certificate, with its chain.")
-@click.option("--tls-key", metavar="FILE", help="The private key of the certificate.")
-@click.option(
-    "--tls-client-ca",
-    metavar="FILE",
-    help="The CA of client certificates, which are then required.",
-)
-@click.option("--jwt-key", metavar="FILE", help="The key that verifies JSON Web Tokens.")
-@click.option("--jwt-algorithm", metavar="NAME", help="RS256, ES256, EdDSA or HS256.")
-@click.option("--jwt-issuer", metavar="TEXT", help="The required iss of JSON Web Tokens.")
-@click.option("--jwt-audience", metavar="TEXT", help="The required aud of JSON Web Tokens.")
-@click.option(
-    "--services-file", metavar="FILE", help="The file that defines services and their timers."
-)
-@click.option(
-    "--sessions-url",
-    metavar="URL",
-    help="URL of the chat server that scheduled prompts are sent to.",
-)
-@click.option(
-    "--workflows-executor", metavar="URL", help="URL of the executor, which runs workflow DAGs."
-)
-@click.option(
-    "--ray-address", metavar="HOST:PORT", help="The Ray cluster that runs `on: ray` schedules."
-)
-@click.option("--ray-lease", metavar="LENGTH", hidden=True)
-@click.option("--ray-working-dir", metavar="FOLDER", hidden=True)
-@click.option(
-    "--flows-exposes",
-    metavar="PATH",
-    help="Where Kodosumi exposes its flows: expose.db, or a folder.",
-)
-@click.option(
-    "--flows-panel", metavar="URL", help="URL of the Kodosumi panel, which launches flows."
-)
-@click.option("--lookahead", metavar="LENGTH", hidden=True)
-@click.option("--sessions-folder", metavar="FOLDER", hidden=True)
-@click.option("--sessions-cwd", metavar="FOLDER", hidden=True)
-@click.option("--sessions-check", metavar="LENGTH", hidden=True)
-@click.option("--sessions-busy-delay", metavar="LENGTH", hidden=True)
-@click.option("--sessions-minimum", metavar="LENGTH", hidden=True)
-@click.option("--sessions-most", metavar="N", hidden=True)
-@click.option("--workflows-folder", metavar="FOLDER", hidden=True)
-@click.option("--workflows-token", metavar="REFERENCE", hidden=True)
-@click.option("--workflows-feedback", metavar="YES", hidden=True)
-@click.option("--workflows-timeout", metavar="LENGTH", hidden=True)
-@click.option("--workflows-overlap-policy", metavar="POLICY", hidden=True)
-@click.option("--workflows-catchup-policy", metavar="POLICY", hidden=True)
-@click.option("--workflows-jitter-ms", metavar="N", hidden=True)
-@click.option("--flows-user", metavar="NAME", hidden=True)
-@click.option("--flows-password", metavar="REFERENCE", hidden=True)
-@click.option("--flows-interval", metavar="LENGTH", hidden=True)
-@click.option("--flows-log-file", metavar="FILE", hidden=True)
-@click.option("--flows-log-file-level", metavar="LEVEL", hidden=True)
-@click.option("--flows-std-level", metavar="LEVEL", hidden=True)
-@click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error. [default: info]")
-@click.option(
-    "--log-format", metavar="FORMAT", help="auto, text or json. [default: auto: text on a terminal]"
-)
+@with_setting_options
 @JSON
-@with_settings(*(name for name in Settings.__dataclass_fields__ if name not in NO_FLAGS))
+@with_settings(*setting_options())
 def up(
     settings: Settings,
     file: Path | None,
@@ -372,8 +284,13 @@ def _detach(settings: Settings, *, as_json: bool) -> None:
         _repeat(settings, output)
 
 
-def start_in_background(settings: Settings, arguments: Sequence[str]) -> tuple[int, Path, str]:
-    """Start `onbeat up` without the terminal; return its process, its log, and the log's text."""
+def start_in_background(
+    settings: Settings, arguments: Sequence[str], *, environment: Mapping[str, str] = {}
+) -> tuple[int, Path, str]:
+    """Start `onbeat up` without the terminal; return its process, its log, and the log's text.
+
+    `environment` has variables that the process gets besides those of this one.
+    """
     path, held = settings.database_path, lock_holder(settings)
     if held is not None and set(settings.roles) != {"api"}:
         click.echo(
@@ -389,6 +306,7 @@ def start_in_background(settings: Settings, arguments: Sequence[str]) -> tuple[i
         child = subprocess.Popen(  # noqa: S603 - this very program
             [sys.executable, "-m", "onbeat", "up", *arguments],
             stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+            env={**os.environ, **environment},
         )  # fmt: skip
     limit = time.monotonic() + START_LIMIT
     while b" is up on " not in (logged := log_file.read_bytes()[begins:]):

@@ -56,3 +56,11 @@ INPUTS: Schema = {"type": ["object", "null"], "description": "what is passed to 
 ENABLED: Schema = {"type": "boolean", "default": True}
 PUBLIC_ONLY = flag("whether it may connect to public addresses only", default=False)
 URL = "^[Hh][Tt][Tt][Pp][Ss]?://.+"  # the pattern of an address of HTTP
+
+_PLAIN = "".join(f"(?:[0-9]+{unit})? ?" for unit in ("y", "mo", "w", "d", "h", "m", "s"))
+_ISO = "P(?:[0-9]+Y)?(?:[0-9]+M)?(?:[0-9]+W)?(?:[0-9]+D)?(?:T(?:[0-9]+H)?(?:[0-9]+M)?(?:[0-9]+S)?)?"
+DURATION: Schema = {"type": "string", "pattern": rf"^(?=.*[0-9])\s*(?:{_PLAIN}|{_ISO})\s*$"}
+LENGTH: Schema = {
+    "type": "string",
+    "pattern": rf"^(?=.*[0-9])\s*(?:[0-9]{{1,12}}ms|{_PLAIN}|{_ISO})\s*$",
+}

@@ -9,7 +9,7 @@ from math import isfinite
 
 import msgspec
 
-from onbeat.core.policy import read_flag
+from onbeat.core.fields import read_flag
 from onbeat.core.target_kinds import KINDS, TargetKind
 from onbeat.core.templates import check_templates, has_templates
 from onbeat.errors import InvalidSchedule, did_you_mean, in_field, quote_value

@@ -93,7 +93,9 @@ async def findings_at_start(settings: Settings, clock: Clock) -> Sequence[Findin
         None,
         await peer_checks,
     )
-    return await asyncio.to_thread(lambda: [e for e in judge(facts, (*AT_START, *checks_of_plugs())) if e.level != "ok"])
+    return await asyncio.to_thread(
+        lambda: [e for e in judge(facts, (*AT_START, *checks_of_plugs())) if e.level != "ok"]
+    )
 
 
 def judge(facts: InstallationFacts, checks: Sequence[Check] | None = None) -> Sequence[Finding]:

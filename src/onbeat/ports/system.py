@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol, TypeVar
 
+from onbeat.core.fields import Field
 from onbeat.core.target_kinds import TargetKind
 from onbeat.events import Event
 from onbeat.ports.http import SendRequest
@@ -17,6 +18,14 @@ from onbeat.ports.store import Listener
 
 T = TypeVar("T")
 Reference = str
+
+
+class Variable(NamedTuple):
+    """A variable by which users of a replaced scheduler set a setting of Onbeat."""
+
+    setting: str  # its full name; empty: the variable is accepted and has no effect
+    field: Field | None = None  # how the variable is read, if unlike the setting
+    scale: int | None = None  # what a number is multiplied by
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,7 @@ class Plug:
     name: str
     kinds: tuple[TargetKind, ...] = ()
     settings: type[object] | None = None  # its group of settings: see `core/fields.py`
+    variables: Mapping[str, Variable] = field(default_factory=dict)  # of a replaced scheduler
     make: Reference = ""
     checkers: Reference = ""
     routes: Reference = ""  # a list of Litestar handlers, outside the prefix of the API

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from onbeat.core.policy import GROUP
+from onbeat.core.policy_values import GROUP_FORM
 from onbeat.errors import InvalidSchedule, quote_value
 from onbeat.service.commands import Commands
 
@@ -15,7 +15,7 @@ class ControlCommands(Commands):
     async def set_group(self, name: str, *, places: int) -> bool:
         """Set the concurrency limit of a group; return whether it changed."""
         self._needs("admin")
-        if not GROUP.fullmatch(name):
+        if not GROUP_FORM.fullmatch(name):
             hint = "letters, digits and . _ / -, at most 100"
             raise InvalidSchedule(
                 "group", f"{quote_value(name)} is not a valid group name", hint=hint

@@ -41,7 +41,9 @@ class ProcessSettings(Groups, Protocol):
 class Requests(Launcher, Protocol):
     """The launcher of HTTP requests, which sends requests of other launchers too."""
 
-    ask: SendRequest
+    @property
+    def ask(self) -> SendRequest:
+        """What sends one request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,8 @@ class Process:
 
     service: Service
     store: Store
-    store_id: str  # of the database on this machine: a copied file has another
+    store_id: str  # of the database
+    file_id: str  # of the database on this machine: a copied file has another
     settings: ProcessSettings
     environment: Mapping[str, str]
     requests: Requests

@@ -1,9 +1,7 @@
 """The dashboard: one HTML page with the current state, readable without a script."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from html import escape
 from importlib.resources import files
-
 from typing import cast
 
 from litestar import MediaType, Response, get

@@ -8,8 +8,8 @@ from contextlib import closing, suppress
 import pytest
 
 from onbeat import Onbeat
-from onbeat.app.settings import Settings
 from onbeat.testing import ManualClock
+from tests.given_settings import given_settings
 from tests.inside import launcher_of, store_of
 from tests.systems.flows.panel import FakePanel, Flow
 
@@ -83,7 +83,7 @@ class FlowsHarness:
             "stop_grace": 0,
             **self.settings,
         }
-        return Onbeat(settings=Settings(**given), clock=self.clock)
+        return Onbeat(settings=given_settings(**given), clock=self.clock)
 
     def play(self, *stories):
         """Run stories one after the other, each in a new start of the scheduler."""

@@ -10,10 +10,10 @@ from onbeat.core.schedule import read_schedule
 from onbeat.errors import StoreFailed
 from onbeat.events import RunRetrying
 from onbeat.ports.store import Attempt
-from onbeat.systems["flows"] import cancellations, launcher
-from onbeat.systems["flows"].cancellations import TO_END
-from onbeat.systems["flows"].launch_log import MADE
-from onbeat.systems["flows"].launcher import FlowLauncher
+from onbeat.systems.flows import cancellations, launcher
+from onbeat.systems.flows.cancellations import TO_END
+from onbeat.systems.flows.launch_log import MADE
+from onbeat.systems.flows.launcher import FlowLauncher
 from onbeat.testing import a_schedule
 from tests.inside import launcher_of, store_of
 from tests.systems.flows.conftest import KEY, URL

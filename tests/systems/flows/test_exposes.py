@@ -10,10 +10,9 @@ from cronsim import CronSim
 
 from onbeat.core.time.instants import parse_instant
 from onbeat.errors import InvalidSchedule
-from onbeat.sources import exposes as sources
-from onbeat.systems["flows"].expose_files import Exposes
 from onbeat.sources.yaml_positions import read_yaml
-from onbeat.systems["flows"].config import (
+from onbeat.systems.flows import expose_files as sources
+from onbeat.systems.flows.config import (
     ScheduleConfig,
     ScheduleStatus,
     TimerStatus,
@@ -23,8 +22,9 @@ from onbeat.systems["flows"].config import (
     schedule_of,
     target_of,
 )
-from onbeat.systems["flows"].exposes import read_exposes
-from onbeat.systems["flows"].template import META_TEMPLATE
+from onbeat.systems.flows.expose_files import Exposes
+from onbeat.systems.flows.exposes import read_exposes
+from onbeat.systems.flows.template import META_TEMPLATE
 from tests.systems.flows.conftest import HOURLY, KEY, URL
 
 NOON = parse_instant("2026-01-01T12:00:00Z")

@@ -9,9 +9,9 @@ from onbeat.app.parts import check_target
 from onbeat.core.schedule import read_schedule
 from onbeat.engine.dispatcher import Dispatcher
 from onbeat.errors import InvalidSchedule, InvalidSettings
-from onbeat.systems["flows"].panel import Panel
-from onbeat.systems["flows"].system import LAUNCHES
-from onbeat.systems["flows"].target import check_url
+from onbeat.systems.flows.panel import Panel
+from onbeat.systems.flows.system import LAUNCHES
+from onbeat.systems.flows.target import check_url
 from onbeat.testing import a_schedule
 from tests.systems.flows.conftest import URL
 from tests.systems.flows.panel import Flow

@@ -14,9 +14,9 @@ import pytest
 from onbeat.app.settings import Settings
 from onbeat.core.schedule import read_schedule
 from onbeat.errors import InvalidSettings
-from onbeat.systems["flows"].expose_files import Exposes
-from onbeat.systems["flows"].system import FlowTimer, TimerMirror
-from onbeat.systems["flows"].timer_log import TimerLog, timer_logger
+from onbeat.systems.flows.expose_files import Exposes
+from onbeat.systems.flows.system import FlowTimer, TimerMirror
+from onbeat.systems.flows.timer_log import TimerLog, timer_logger
 from onbeat.systems.ray.mirror import TimerLock
 from onbeat.testing import a_schedule
 from tests.systems.flows.conftest import HOURLY, KEY, URL
@@ -247,9 +247,9 @@ def test_main_loop_of_the_timer_keeps_its_lock_up_to_date(world):
 @pytest.mark.req("K33")
 def test_flow_modules_export_the_names_of_the_origin():
     said = """
-from onbeat.systems["flows"].config import *
-from onbeat.systems["flows"].system import FlowTimer
-from onbeat.systems["flows"].timer_log import timer_logger
+from onbeat.systems.flows.config import *
+from onbeat.systems.flows.system import FlowTimer
+from onbeat.systems.flows.timer_log import timer_logger
 print(TIMER_NAME, TIMER_NAMESPACE, TIMER_USER, timer_logger().name, FlowTimer.__name__)
 print(read_config({"cron": "0 9 * * *"}).cron, schedule_id_of(schedule_key("a", "/-/b/")))
 """

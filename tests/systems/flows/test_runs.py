@@ -2,7 +2,7 @@
 
 import pytest
 
-from onbeat.systems["flows"].config import TIMER_NAME, TIMER_USER
+from onbeat.systems.flows.config import TIMER_NAME, TIMER_USER
 from tests.systems.flows.conftest import KEY, URL
 from tests.systems.flows.panel import Flow
 

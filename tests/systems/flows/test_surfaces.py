@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from onbeat.cli.command import main
 from onbeat.core.notify.channels import read_channels
-from onbeat.systems["flows"].template import META_TEMPLATE
+from onbeat.systems.flows.template import META_TEMPLATE
 from tests.systems.flows.conftest import KEY, URL
 from tests.systems.flows.panel import FakePanel, Flow
 from tests.waiting import until

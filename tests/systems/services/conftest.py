@@ -6,10 +6,10 @@ import json
 import pytest
 
 from onbeat import Onbeat
-from onbeat.app.settings import Settings
 from onbeat.core.runs.run import Accepted
 from onbeat.ports.rows import ScheduleFilter
 from onbeat.testing import ManualClock
+from tests.given_settings import given_settings
 from tests.systems.conftest import Commands, SystemHarness
 
 HOURLY = {"id": "hourly", "target": "backup", "on_calendar": {"minute": 0}}
@@ -47,7 +47,7 @@ class Timed(SystemHarness):
 
     def start(self):
         """Create another process, as after a restart."""
-        settings = Settings(database=self.database, services_file=str(self.path))
+        settings = given_settings(database=self.database, services_file=str(self.path))
         own = {"command": self.commands}
         self.beat = Onbeat(settings=settings, clock=self.clock, launchers=own)
 

@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from onbeat import Onbeat
-from onbeat.app.settings import Settings
 from onbeat.cli.command import main
 from onbeat.cli.exit_codes import INVALID_DEFINITION, UNAVAILABLE
 from onbeat.systems.services.state import TimerHistory
 from onbeat.systems.services.timer_list import TimerList, TimerState, relative
+from tests.given_settings import given_settings
 from tests.systems.services.conftest import HOURLY, a_file
 
 HEADING = "ID               TARGET           ENABLED  LAST-RUN     NEXT-RUN     EXIT     MISS"
@@ -46,7 +46,7 @@ def be_up_for_a_moment(folder):
     """Run a node that applies the file, and stop it."""
 
     async def life():
-        settings = Settings(
+        settings = given_settings(
             database=f"sqlite:///{folder}/onbeat.db", services_file=f"{folder}/services.json"
         )
         async with Onbeat(settings=settings) as beat:

@@ -14,11 +14,11 @@ import pytest
 
 import onbeat.systems.services
 from onbeat import Onbeat
-from onbeat.app.settings import Settings
-from onbeat.app.systems import timers_of
 from onbeat.errors import InvalidFile
+from onbeat.systems.services.part import timers_of
 from onbeat.systems.services.timers import Services
 from onbeat.testing import a_schedule
+from tests.given_settings import given_settings
 from tests.systems.services.conftest import HOURLY, a_file
 
 PACKAGE = Path(onbeat.__file__).parent
@@ -201,7 +201,7 @@ class TestClosingTheGate:
                     known = getattr(service, name)
                     return call if asyncio.iscoroutinefunction(known) else known
 
-            other = timers_of(world.beat.systems.settings, Closing())
+            other = timers_of(world.services_settings, Closing())
             assert await other.switch("hourly", on=on)
             rows = await world.rows()
             await world.let_pass("1h")
@@ -251,7 +251,7 @@ class TestReloading:
         path = tmp_path / "services.yaml"
         text = "timers_enabled: {}\nservices: {{a: {{argv: ['true']}}}}\ntimers: [{{id: a, target: a, on_startup_sec: 3600}}]"
         path.write_text(text.format("true"))
-        settings = Settings(database="sqlite://", services_file=str(path))
+        settings = given_settings(database="sqlite://", services_file=str(path))
 
         async def there(beat, wanted):
             until = time.monotonic() + 10
@@ -377,15 +377,8 @@ class TestBoundary:
                     yield path, node.module, [alias.name for alias in node.names]
 
     @pytest.mark.req("S10", "S28")
-    def test_other_packages_use_only_a_few_names_of_timers(self):
-        found = list(self.imports_of_timers())
-        used = {name for _, _, names in found for name in names}
-        assert used == {
-            "DISABLED", "HEADING", "LONGEST", "TimerList", "TimerSystem", "import_elisp", "import_state",
-            "invalid_timers", "is_open",
-        }  # fmt: skip
-        users = {str(path.relative_to(PACKAGE)) for path, _, _ in found}
-        assert users == {"app/systems.py", "cli/timers.py", "cli/import_.py", "web/pages.py"}
+    def test_no_other_package_imports_timers(self):
+        assert not list(self.imports_of_timers())
 
     @pytest.mark.req("S10", "S28")
     def test_core_and_engine_do_not_mention_timers(self):
@@ -408,19 +401,19 @@ class TestBoundary:
         ]
         assert asked == [("systems/services/system.py", "_behind_gate")]
         users_of_gate = [
-            str(path.relative_to(PACKAGE))
-            for path, _, names in self.imports_of_timers()
-            if "is_open" in names
+            path.name
+            for path in sorted((PACKAGE / "systems" / "services").glob("*.py"))
+            if "import TimerSystem, invalid_timers, is_open" in path.read_text()
         ]
-        assert users_of_gate == ["app/systems.py"], "all others use app/systems.py"
+        assert users_of_gate == ["part.py"], "all others use are_timers_on of part.py"
         users = [
             str(path.relative_to(PACKAGE))
             for path in PACKAGE.rglob("*.py")
             if "timers_enabled" in path.read_text()
         ]
         assert sorted(users) == [
-            "cli/timers.py", "systems/services/field_aliases.py",
-            "systems/services/import_elisp.py", "systems/services/timers.py",
+            "systems/services/field_aliases.py", "systems/services/import_elisp.py",
+            "systems/services/timers.py", "systems/services/verbs.py",
         ]  # fmt: skip
-        told = (PACKAGE / "cli" / "timers.py").read_text().count("timers_enabled")
+        told = (PACKAGE / "systems" / "services" / "verbs.py").read_text().count("timers_enabled")
         assert told == 1, "only the hint how to open it"

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onbeat import Onbeat
-from onbeat.app.settings import Settings
 from onbeat.core.runs.run import Failed
 from onbeat.systems.services.state import StateFile, TimerHistory, read_state, write_state
 from onbeat.systems.services.timer_list import _history
+from tests.given_settings import given_settings
 from tests.systems.services.conftest import HOURLY
 
 NOON = 1_767_268_800_000
@@ -345,7 +345,9 @@ class TestWritesOfTheNode:
         path.write_text(
             json.dumps({"timers_enabled": True, "services": services, "timers": timers})
         )
-        settings = Settings(database=f"sqlite:///{tmp_path}/onbeat.db", services_file=str(path))
+        settings = given_settings(
+            database=f"sqlite:///{tmp_path}/onbeat.db", services_file=str(path)
+        )
 
         async def story():
             async with Onbeat(settings=settings) as beat:

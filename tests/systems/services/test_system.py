@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from onbeat import Onbeat
-from onbeat.app.settings import Settings
-from onbeat.app.systems import timers_of
 from onbeat.core.runs.run import Accepted, Failed, Succeeded
 from onbeat.core.time.instants import parse_instant, rfc3339
 from onbeat.errors import InvalidSchedule, NoSuchSchedule
 from onbeat.systems.services import timer_list
+from onbeat.systems.services.part import timers_of
 from onbeat.testing import a_schedule
+from tests.given_settings import given_settings
 from tests.systems.services.conftest import HOURLY, Timed, run
 
 MINUTE = 60_000
@@ -46,14 +46,16 @@ def test_services_run_as_commands_with_output_and_timeout(tmp_path):
     path = tmp_path / "services.json"
     fields = {"timers_enabled": True, "services": services, "timers": timers, "retry": [0]}
     path.write_text(json.dumps(fields))
-    settings = Settings(database=f"sqlite:///{tmp_path}/onbeat.db", services_file=str(path))
+    settings = given_settings(database=f"sqlite:///{tmp_path}/onbeat.db", services_file=str(path))
 
     async def story():
         async with Onbeat(settings=settings) as beat:
             for name in services:
                 await beat.start(name)
             await beat.settle()
-            listed = {each.timer_id: each for each in (await beat.systems["services"].listed()).timers}
+            listed = {
+                each.timer_id: each for each in (await beat.systems["services"].listed()).timers
+            }
             return {row.schedule_id: row for row in await beat.runs()}, listed
 
     runs, listed = run(story())
@@ -754,7 +756,7 @@ class TestManyTimers:
 
         async def story(world):
             await self.all_kinds(world)
-            elsewhere = timers_of(world.beat.systems.settings, world.beat.service)
+            elsewhere = timers_of(world.services_settings, world.beat.service)
             both = [await world.system.listed(), await elsewhere.listed()]
             return *both, world.state["timers"]
 

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onbeat import InvalidSchedule
-from onbeat.core.policy import Policy, Retries, read_policy
+from onbeat.core.policy import Policy, read_policy
+from onbeat.core.policy_values import Retries
 from onbeat.core.time.instants import parse_instant, rfc3339
 from onbeat.systems.services.timers import Services, group_of
 from tests.systems.services.conftest import HOURLY, a_file

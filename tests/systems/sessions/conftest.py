@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 
 from onbeat import Onbeat
-from onbeat.app.settings import Settings
 from onbeat.testing import ManualClock
+from tests.given_settings import given_settings
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "sessions"
@@ -130,7 +130,7 @@ class SessionsHarness:
             **self.settings,
         }
         own = self.launchers
-        self.beat = Onbeat(settings=Settings(**given), clock=self.clock, launchers=own)
+        self.beat = Onbeat(settings=given_settings(**given), clock=self.clock, launchers=own)
         async with self.beat:
             await self.settled()
             return await story(self)

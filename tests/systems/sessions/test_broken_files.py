@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from onbeat import Onbeat
-from onbeat.app.settings import Settings
 from onbeat.cli.command import main
 from onbeat.errors import NoSuchSchedule, NotAllowed
 from onbeat.service.access import Caller
-from onbeat.systems["sessions"].definitions import PromptRefused
+from onbeat.systems.sessions.definitions import PromptRefused
+from tests.given_settings import given_settings
 from tests.systems.sessions.conftest import STANDUP
 
 BROKEN = """{
@@ -241,7 +241,7 @@ def test_node_without_the_folder_answers_for_its_broken_files(world):
             "sessions_url": world.url,
             "sessions_folder": str(world.folder),
         }
-        other = Onbeat(settings=Settings(**given), clock=world.clock)
+        other = Onbeat(settings=given_settings(**given), clock=world.clock)
         service = await other.open()
         item = await other.systems["sessions"].item(service, "new")
         with pytest.raises(PromptRefused) as refused:

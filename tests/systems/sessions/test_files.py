@@ -9,8 +9,8 @@ import pytest
 
 from onbeat.core.schedule import read_schedule
 from onbeat.service.service import Service
-from onbeat.systems["sessions"].definitions import PromptRefused
-from onbeat.systems["sessions"].files import Files
+from onbeat.systems.sessions.definitions import PromptRefused
+from onbeat.systems.sessions.files import Files
 from tests.systems.sessions.conftest import ROOT, STANDUP
 
 ORIGINAL = """{

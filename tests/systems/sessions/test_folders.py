@@ -12,8 +12,9 @@ import pytest
 from onbeat import Onbeat
 from onbeat.app.settings import Settings
 from onbeat.host import atomic_files
-from onbeat.systems["sessions"] import files as on_disk
-from onbeat.systems["sessions"].files import Files
+from onbeat.systems.sessions import files as on_disk
+from onbeat.systems.sessions.files import Files
+from tests.given_settings import given_settings
 from tests.systems.sessions.conftest import STANDUP, Server
 from tests.waiting import until
 
@@ -112,7 +113,7 @@ def test_put_by_a_process_without_files_is_kept(world):
             "sessions_url": world.url,
             "sessions_folder": str(world.folder),
         }
-        other = Onbeat(settings=Settings(**given), clock=world.clock)
+        other = Onbeat(settings=given_settings(**given), clock=world.clock)
         service = await other.open()
         for hour in (12, 15, 18):
             schedule = {"type": "cron", "expression": f"0 {hour} * * *"}
@@ -377,7 +378,7 @@ async def two_nodes(tmp_path, database, story, *, with_url=(True, True)):
     url = await server.start()
     beats = [
         Onbeat(
-            settings=Settings(
+            settings=given_settings(
                 database=database,
                 sessions_url=url if has_url else "",
                 sessions_folder=str(tmp_path / name),

@@ -4,7 +4,7 @@ import pytest
 
 from onbeat.core.schedule import read_schedule
 from onbeat.errors import InvalidSchedule
-from onbeat.systems["sessions"].definitions import PromptRefused
+from onbeat.systems.sessions.definitions import PromptRefused
 from tests.systems.sessions.conftest import STANDUP, until
 
 HOURLY = {"type": "interval", "intervalMinutes": 60}

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from onbeat import Onbeat
-from onbeat.app.settings import Settings
 from onbeat.cli.command import main
 from onbeat.core.schedule import read_schedule
 from onbeat.testing import ManualClock
+from tests.given_settings import given_settings
 from tests.systems.sessions.conftest import EXAMPLE, STANDUP, until
 from tests.waiting import forever
 
@@ -541,7 +541,7 @@ def test_sessions_live_in_the_home_folder_of_the_server_beside_the_schedules(tmp
         try:
             said = (await server.stdout.readline()).decode()
             url = said.split()[2].rstrip(",")
-            settings = Settings(database=f"sqlite:///{tmp_path}/onbeat.db", sessions_url=url)
+            settings = given_settings(database=f"sqlite:///{tmp_path}/onbeat.db", sessions_url=url)
             async with Onbeat(settings=settings):
                 async with asyncio.timeout(20):
                     while not (tmp_path / ".caco" / "sessions").is_dir():  # noqa: ASYNC110

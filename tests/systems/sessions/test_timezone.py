@@ -3,7 +3,7 @@
 import pytest
 
 from onbeat.core.schedule import read_schedule
-from onbeat.systems["sessions"].definitions import PromptRefused
+from onbeat.systems.sessions.definitions import PromptRefused
 from tests.systems.sessions.conftest import STANDUP
 
 BERLIN = {"type": "cron", "expression": "0 10 * * *", "timezone": "Europe/Berlin"}

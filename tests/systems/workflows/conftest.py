@@ -6,9 +6,9 @@ from contextlib import suppress
 import pytest
 
 from onbeat import Onbeat
-from onbeat.app.settings import Settings
 from onbeat.core.time.instants import parse_instant
 from onbeat.testing import ManualClock
+from tests.given_settings import given_settings
 from tests.inside import store_of
 
 DAG = {
@@ -33,7 +33,7 @@ class WorkflowsHarness:
 
     def __init__(self, database="sqlite://", *, start="2026-01-01T12:00:00Z", **settings):
         self.clock = ManualClock(start)
-        self.settings = Settings(database=database, **settings)
+        self.settings = given_settings(database=database, **settings)
         self.handed_over = []  # DAGs with their meta
         self.answer = None
         self.beat = self._new_beat()

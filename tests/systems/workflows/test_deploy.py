@@ -9,6 +9,7 @@ from onbeat.app.settings import Settings
 from onbeat.errors import NotAllowed
 from onbeat.service.access import Caller
 from onbeat.testing import a_schedule
+from tests.given_settings import given_settings
 from tests.systems.workflows.conftest import DAG, WorkflowsHarness
 
 NOON = "2026-01-01T12:00:00Z"
@@ -273,7 +274,7 @@ def test_deployment_that_never_wins_is_refused(workflows):
             return False
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("onbeat.systems["workflows"].system.DeployTurn.is_own", is_own)
+            patched.setattr("onbeat.systems.workflows.system.DeployTurn.is_own", is_own)
             with pytest.raises(InvalidSchedule, match="'report' is being deployed concurrently"):
                 await its.workflows.deploy(a_dag(trigger()))
 
@@ -405,7 +406,7 @@ class TestReading:
         assert workflows.play(story) == ["abc", "b", "ab", "a", "ab", ""]
 
     def test_list_of_schedules_is_complete_over_several_pages(self, workflows, monkeypatch):
-        monkeypatch.setattr("onbeat.systems["workflows"].registrar.PAGE", 2)
+        monkeypatch.setattr("onbeat.systems.workflows.registrar.PAGE", 2)
 
         async def story(its):
             for n in range(5):
@@ -550,7 +551,7 @@ def test_registrar_checks_cron_and_zone_and_returns_the_next_tick(workflows):
 
 
 def test_on_ray_only_an_admin_deploys_a_dag():
-    settings = Settings(database="sqlite://", roles=("plan", "run"), workflows_executor="ray")
+    settings = given_settings(database="sqlite://", roles=("plan", "run"), workflows_executor="ray")
     given = {"workflow_id": "w", "version": 1, "user_id": "ann"}
 
     async def story():

@@ -8,7 +8,7 @@ from onbeat.core.runs.run import Accepted, Failed, Succeeded
 from onbeat.errors import InvalidSettings
 from onbeat.launchers.python.threads import CallThreads
 from onbeat.ports.http import HttpResponse
-from onbeat.systems["workflows"].executors import CallableExecutor, HttpExecutor, Meta
+from onbeat.systems.workflows.executors import CallableExecutor, HttpExecutor, Meta
 from tests.systems.workflows.conftest import DAG
 
 META = Meta("ada", "2026-01-01T13:00:00Z", "key-1", "2026-01-01T13:00:01.000Z")

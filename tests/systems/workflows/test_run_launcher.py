@@ -10,9 +10,9 @@ from onbeat.app.settings import Settings
 from onbeat.core.runs.run import Accepted, Failed, Succeeded
 from onbeat.core.schedule import read_schedule
 from onbeat.errors import InvalidSettings, RunIsOver, StoreFailed
-from onbeat.systems["workflows"].executors import CallableExecutor
-from onbeat.systems["workflows"].run_launcher import RunLauncher
-from onbeat.systems["workflows"].store import DirectoryStore
+from onbeat.systems.workflows.executors import CallableExecutor
+from onbeat.systems.workflows.run_launcher import RunLauncher
+from onbeat.systems.workflows.store import DirectoryStore
 from onbeat.testing import ManualClock
 from tests.systems.workflows.conftest import DAG, REPORT, WorkflowsHarness
 

@@ -4,6 +4,7 @@ import pytest
 
 from onbeat.app.settings import Settings
 from onbeat.core.schedule import from_definition
+from tests.given_settings import given_settings
 from tests.systems.workflows.conftest import DAG, WorkflowsHarness
 
 
@@ -15,7 +16,7 @@ def world(tmp_path):
 async def restart(its, **settings):
     """Start another node with other settings after this one has stopped."""
     await its.beat.close()
-    its.settings = Settings(database=its.settings.database, **settings)
+    its.settings = given_settings(database=its.settings.database, **settings)
     its.beat = its._new_beat()
     await its.beat.__aenter__()
     await its.beat.settle()

@@ -6,8 +6,8 @@ import os
 import pytest
 
 from onbeat import InvalidSchedule
-from onbeat.systems["workflows"] import store as module
-from onbeat.systems["workflows"].store import DatabaseStore, DirectoryStore
+from onbeat.systems.workflows import store as module
+from onbeat.systems.workflows.store import DatabaseStore, DirectoryStore
 from tests.systems.workflows.conftest import DAG, WorkflowsHarness
 
 

@@ -15,6 +15,7 @@ from onbeat.errors import InvalidSettings
 from onbeat.service.access import Caller
 from onbeat.testing import ManualClock
 from onbeat.web.security.jwt import Jwt, NotAccepted
+from tests.given_settings import given_settings
 
 ISSUER, AUDIENCE = "https://issuer.example", "onbeat"
 CLOCK = ManualClock()
@@ -78,7 +79,7 @@ def settings_with(tmp_path, text, algorithm="RS256", **more):
     path = tmp_path / "jwt.key"
     path.write_bytes(text)
     usual = {"jwt_issuer": ISSUER, "jwt_audience": AUDIENCE}
-    return Settings(jwt_key=str(path), jwt_algorithm=algorithm, **usual | more)
+    return given_settings(jwt_key=str(path), jwt_algorithm=algorithm, **usual | more)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from onbeat.testing import ManualClock
 from onbeat.web.security.middleware import SecurityMiddleware
 from onbeat.web.security.tls import check_exposure, ssl_context
 from onbeat.web.server import HttpServer, bind
+from tests.given_settings import given_settings
 
 
 class Authority:
@@ -82,7 +83,7 @@ async def hello(scope, receive, send):
 @contextmanager
 def serving(**given):
     """Serve on a real socket, in a thread; yield its port and the secret of a token."""
-    given = Settings(**given)
+    given = given_settings(**given)
     listening = bind("127.0.0.1", 0)
     ready, loop, found = threading.Event(), asyncio.new_event_loop(), {}
 
@@ -190,7 +191,7 @@ def test_key_readable_by_others_is_refused(authority):
 )  # fmt: skip
 def test_incomplete_tls_settings_are_refused(given, told):
     with pytest.raises(InvalidSettings) as refused:
-        ssl_context(Settings(**given))
+        ssl_context(given_settings(**given))
     assert str(refused.value) == told
 
 

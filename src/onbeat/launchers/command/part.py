@@ -14,7 +14,7 @@ def make(process: Process) -> Part:
     settings = process.settings
     launcher = ProcessLauncher(
         process.output,
-        store_id=process.store_id,
+        store_id=process.file_id,
         environment=process.environment,
         passed=(*PASSED, *settings.pass_env),
         secrets=settings.secrets,

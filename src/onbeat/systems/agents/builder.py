@@ -12,7 +12,8 @@ from typing import Self
 
 from pydantic import BaseModel
 
-from onbeat.core.policy import GROUP, Policy, read_policy
+from onbeat.core.policy import Policy, read_policy
+from onbeat.core.policy_values import GROUP_FORM
 from onbeat.core.schedule import check_id
 from onbeat.errors import InvalidSchedule, quote_value
 from onbeat.systems.agents.context import AgentContext, Subscription, read_names
@@ -32,7 +33,7 @@ class AgentBuilder:
     def __init__(self, name: str, check: Callable[[type[BaseModel]], str]) -> None:
         """`check` refuses a model that is not a type of artifacts."""
         check_id(f"{PREFIX}{name}")
-        if not GROUP.fullmatch(PREFIX + name):
+        if not GROUP_FORM.fullmatch(PREFIX + name):
             raise InvalidSchedule(
                 "name", f"{quote_value(name)} is too long", hint="93 characters at most"
             )

@@ -9,7 +9,7 @@ from hashlib import sha256
 
 import msgspec
 
-from onbeat.core.policy import MAX_RETRY_DELAYS
+from onbeat.core.policy_values import MAX_RETRY_DELAYS
 from onbeat.core.schedule import ID, Schedule, read_schedule
 from onbeat.core.time.durations import parse_duration
 from onbeat.core.triggers.codec import KINDS, check_names

@@ -5,7 +5,7 @@ from onbeat.core.target import Target
 from onbeat.core.target_kinds import TargetKind
 from onbeat.errors import InvalidSchedule
 from onbeat.ports.system import Plug, Verb
-from onbeat.systems.flows.settings import FlowsSettings
+from onbeat.systems.flows.settings import VARIABLES, FlowsSettings
 
 
 def _check_condition(_target: Target) -> None:
@@ -50,6 +50,7 @@ PLUG = Plug(
     name="flows",
     kinds=(FLOW,),
     settings=FlowsSettings,
+    variables=VARIABLES,
     make="onbeat.systems.flows.part:make",
     checkers="onbeat.systems.flows.part:checkers",
     routes="onbeat.systems.flows.routes:ROUTES",

@@ -18,12 +18,13 @@ from onbeat.cli.up import FILE, run_node, start_in_background
 from onbeat.cli.verbs import Verb
 from onbeat.service.service import Service
 from onbeat.systems.flows.config import TIMER_NAME, ScheduleStatus, TimerStatus, schedule_id_of
+from onbeat.systems.flows.settings import FlowsSettings
 from onbeat.systems.flows.system import schedules_of, status_of
 from onbeat.systems.flows.template import META_TEMPLATE
 
 EXPOSES = "./data/expose.db"  # where a panel keeps them
 NOT_RUNNING = TimerStatus(TIMER_NAME, None, False, 0, "", "", 0, 0, {})  # noqa: FBT003
-PASSED_ON = ("database", "config", "flows_interval")  # options of the node as well
+PASSED_ON = ("database", "config")  # options of the node as well
 
 
 def _in_seconds(_: click.Context, __: click.Parameter, value: int | None) -> str | None:
@@ -94,8 +95,10 @@ def _start(settings: Settings, *, block: bool, as_json: bool) -> None:
     arguments = [
         f"--{name.replace('_', '-')}={given[name]}" for name in PASSED_ON if given[name] is not None
     ]
-    arguments.append(f"--flows-exposes={settings.flows_exposes}")
-    pid, log, _ = start_in_background(settings, arguments)
+    arguments.append(f"--flows-exposes={settings.of(FlowsSettings).exposes}")
+    interval = given["flows_interval"]
+    environment = {} if interval is None else {"ONBEAT_FLOWS_INTERVAL": interval}
+    pid, log, _ = start_in_background(settings, arguments, environment=environment)
     if as_json:
         write_json({"database": settings.database_shown, "pid": pid, "log": str(log)})
     else:

@@ -28,12 +28,14 @@ def make(process: Process) -> Part:
     folder = settings.working_dir
     link = Link(
         settings.address,
-        f"onbeat-{process.store.store_id}",  # a namespace: other schedulers have other run names
+        f"onbeat-{process.store_id}",  # a namespace: other schedulers have other run names
         environment=process.environment,
         working_dir=str(Path(folder).expanduser().absolute()) if folder else "",
         lease=settings.lease / 1000,
     )
-    launcher = RayLauncher(link, records=process.store, path_of=partial(output_path, process.output))
+    launcher = RayLauncher(
+        link, records=process.store, path_of=partial(output_path, process.output)
+    )
     return Part(
         launchers={"ray": launcher},
         background=[PeriodicCleanup("runners", launcher.tidy)],

@@ -54,7 +54,7 @@ def _sessions(process: Process, settings: SessionsSettings, launcher: SessionLau
     return Sessions(
         process.service,
         folder=Path(settings.folder).expanduser(),
-        store_id=process.store.store_id,
+        store_id=process.store_id,
         url=settings.url,
         defaults=PromptDefaults(settings.check, settings.minimum),
         tidy=launcher.tidy,

@@ -23,8 +23,8 @@ from onbeat.systems.workflows.registrar import WorkflowDefaults
 from onbeat.systems.workflows.run_launcher import RunLauncher
 from onbeat.systems.workflows.settings import WorkflowsSettings
 from onbeat.systems.workflows.store import (
-    DatabaseStore,
     Dag,
+    DatabaseStore,
     WorkflowStore,
     configured_store,
     problems_in,
@@ -118,9 +118,7 @@ async def _check_executor(context: PeerContext) -> PeerCheck:
     url, headers = settings.executor, dict[str, str]()
     if settings.token:
         headers["Authorization"] = f"Bearer {settings.token}"
-    answer = await context.ask(
-        "OPTIONS", f"{url}/execute", headers=headers, timeout=LONGEST_CHECK
-    )
+    answer = await context.ask("OPTIONS", f"{url}/execute", headers=headers, timeout=LONGEST_CHECK)
     if isinstance(answer, HttpResponse) and answer.status in REFUSED and headers:
         hint = "correct the token that workflows_token refers to"
         return PeerCheck("executor", "fail", f"{url} refuses the token: {answer.error}", hint)

@@ -5,7 +5,7 @@ from onbeat.core.target import Target
 from onbeat.core.target_kinds import TargetKind
 from onbeat.errors import NotAllowed
 from onbeat.ports.system import Plug, Verb
-from onbeat.systems.workflows.settings import WorkflowsSettings
+from onbeat.systems.workflows.settings import VARIABLES, WorkflowsSettings
 
 
 def _for_definers(target: Target, owner: str | None) -> Target:
@@ -41,6 +41,7 @@ PLUG = Plug(
     name="workflows",
     kinds=(WORKFLOW,),
     settings=WorkflowsSettings,
+    variables=VARIABLES,
     make="onbeat.systems.workflows.part:make",
     checkers="onbeat.systems.workflows.part:checkers",
     routes="onbeat.systems.workflows.routes:ROUTES",

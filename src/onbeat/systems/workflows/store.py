@@ -36,7 +36,6 @@ UNFIT = re.compile(r"[/%\0]|^\.")  # characters that are escaped in file names
 Dag = Mapping[str, object]
 
 
-
 class DagRow(NamedTuple):
     """A stored version of a workflow, without its DAG."""
 

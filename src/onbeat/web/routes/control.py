@@ -8,7 +8,7 @@ from litestar.datastructures import State
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
-from onbeat.core.policy import GROUP
+from onbeat.core.policy_values import GROUP_FORM
 from onbeat.ports.rows import GroupRow
 from onbeat.service.serialize import (
     EventFields,
@@ -113,7 +113,7 @@ async def put_group(
             min_length=1,
             max_length=300,
             description="The name of a group; a slash in it is sent as %2F.",
-            schema_extra={"pattern": f"^{GROUP.pattern}$", "max_length": 100},
+            schema_extra={"pattern": f"^{GROUP_FORM.pattern}$", "max_length": 100},
         ),
     ],
     data: JSONBody[GroupLimit],

@@ -10,8 +10,8 @@ from ipaddress import ip_address, ip_network
 from socket import gethostname
 from urllib.parse import urlsplit
 
-from onbeat.app.setting_values import HOST
 from onbeat.app.settings import Settings
+from onbeat.core.fields import HOST
 from onbeat.errors import quote_value
 from onbeat.web.security.asgi import Scope, is_unsafe, values_of
 from onbeat.web.security.responses import RequestRefused
