@@ -10,7 +10,7 @@ RUNS ?= 100000
 EVERY ?= 1
 EXAMPLES ?= 200
 
-.PHONY: help run example-services example-workflows example-sessions example-flows example-agents quick test full check fix laws sim mutants interleavings chaos faults soak ray fuzz bench growth load requirements lock
+.PHONY: help run example-services example-workflows example-sessions example-flows example-agents quick test full check fix laws sim mutants interleavings chaos faults soak ray fuzz bench growth load requirements tables lock
 
 .NOTPARALLEL: # every target uses all cores
 
@@ -102,6 +102,9 @@ load: .venv/dev.stamp  ## load the API with wrk, and measure how late schedules 
 
 requirements: .venv/dev.stamp  ## list the tests that prove each requirement
 	@$(BIN)/python -m pytest --collect-only --quiet --requirements
+
+tables: .venv/dev.stamp  ## write the generated tables of the docs
+	@$(BIN)/python tools/tables.py
 
 lock:  ## resolve the hashed requirements again
 	@$(PYTHON) tools/bootstrap.py lock

@@ -107,13 +107,13 @@ def test_environment_and_clock_are_read_only_at_the_edges():
         if "os.environ" in text:
             assert name_of(path) in {
                 "app/onbeat.py",
-                "app/launchers.py",
                 "app/peers.py",
-                "app/systems.py",
+                "app/parts.py",
                 "app/notifications.py",
                 "cli/completion.py",
                 "cli/runtime.py",
                 "cli/supervisor.py",
+                "cli/up.py",
                 "cli/terminal.py",
             }
         if re.search(r"\btime\.time(_ns)?\(|datetime\.now\(", text):

@@ -413,7 +413,7 @@ REFUSED = [  # fields, then the field that is named, the problem and the hint
     # policies, of which `test_policies` has more
     ({"grace": "0s"}, "grace", "'0s' is too short", "1s or more"),
     ({"retry": ["30s", 5]}, "retry[1]", "the number 5 has no unit", "5s, 5m"),
-    ({"retry": {"attempts": 0, "backoff": "30s"}}, "retry.attempts", "0 is not a valid number", "1 to 101"),
+    ({"retry": {"attempts": 0, "backoff": "30s"}}, "retry.attempts", "0 is out of bounds", "1 to 101"),
     ({"max_active": 3}, "max_active", "it has no effect with overlap: skip", "overlap: allow"),
     # the rest
     ({"description": 5}, "description", "5 is not a short string", "2000 characters at most"),

@@ -43,7 +43,9 @@ def test_schema_has_every_kind_limit_policy_and_target():
     assert schema["properties"].keys() == KINDS.keys() | AROUND | POLICIES.keys() | others
     assert schema["$defs"]["trigger"]["properties"].keys() == KINDS.keys() | AROUND
     targets = schema["$defs"]["target"]["oneOf"]
-    assert [each["required"][0] for each in targets] == [kind.field or kind.name for kind in TARGETS.all()]
+    assert [each["required"][0] for each in targets] == [
+        kind.field or kind.name for kind in TARGETS.all()
+    ]
     http = next(each for each in targets if each["required"][0] == "http")
     assert set(http["properties"]["method"]["enum"]) == METHODS
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from onbeat.core.fields import Field
+from onbeat.core.fields import Field, Variable
 from onbeat.errors import InvalidSchedule, InvalidSettings, did_you_mean, quote_value
 from onbeat.host.regular_files import read_regular
-from onbeat.ports.system import Variable
 
 FILE = "onbeat.toml"
 PREFIX = "ONBEAT_"

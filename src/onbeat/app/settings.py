@@ -26,6 +26,7 @@ from onbeat.core.fields import (
     TEXTS,
     Field,
     Option,
+    Variable,
     annotations,
     choice,
     declared,
@@ -37,7 +38,7 @@ from onbeat.core.fields import (
 from onbeat.core.notify.channels import Channel, read_channels
 from onbeat.core.web_origins import read_origins
 from onbeat.errors import without_password
-from onbeat.host.plugs import plugs
+from onbeat.host.plugs import load, plugs
 from onbeat.ports.store import Role
 
 T = TypeVar("T")
@@ -422,7 +423,9 @@ class Settings:
 
 def setting_groups() -> dict[str, type[object]]:
     """Return the settings of plugs: their class, by the name of the plug."""
-    return {plug.name: plug.settings for plug in plugs() if plug.settings is not None}
+    return {
+        plug.name: cast("type[object]", load(plug.settings)) for plug in plugs() if plug.settings
+    }
 
 
 @cache
@@ -431,12 +434,13 @@ def known_settings() -> KnownSettings:
     found = dict(declared(Settings))
     tables = {name: found.pop(name) for name in TABLES}
     variables = {}
+    groups = setting_groups()
+    for prefix, group in groups.items():
+        found |= {f"{prefix}_{name}": field for name, field in declared(group).items()}
     for plug in plugs():
-        if plug.settings is not None:
-            found |= {f"{plug.name}_{n}": each for n, each in declared(plug.settings).items()}
         if plug.variables:
-            variables[plug.name] = plug.variables
-    return KnownSettings(found, tables, tuple(setting_groups()), variables)
+            variables[plug.name] = cast("Mapping[str, Variable]", load(plug.variables))
+    return KnownSettings(found, tables, tuple(groups), variables)
 
 
 def default_of(name: str) -> object:

@@ -7,7 +7,7 @@ import click
 
 import onbeat
 from onbeat.errors import did_you_mean
-from onbeat.host.plugs import plugs
+from onbeat.host.plugs import declarations
 
 SECTIONS = {
     "Run": {
@@ -62,7 +62,7 @@ def sections() -> dict[str, dict[str, tuple[str, str]]]:
     own = {name for section in SECTIONS.values() for name in section}
     of_plugs = {
         name: (verb.command, verb.help)
-        for plug in plugs()
+        for plug in declarations().plugs
         for name, verb in plug.verbs.items()
         if name not in own
     }

@@ -109,7 +109,7 @@ def length(words: str, *, least: str = "0s", most: str = "") -> Field:
         most=parse_duration(most).elapsed * 1000 if most else None,
         bounds=f"{least} to {most}" if most else f"{least} or more",
     )
-    return Field(words, read, LENGTH, length_text)
+    return Field(words, read, LENGTH, fixed_length_text if most else length_text)
 
 
 def read_length(
@@ -127,6 +127,11 @@ def read_length(
 def length_text(ms: int) -> str:
     """Return a duration as text: `90s`, or `1500ms`."""
     return f"{ms}ms" if ms % 1000 else str(Duration(seconds=ms // 1000))
+
+
+def fixed_length_text(ms: int) -> str:
+    """Return a duration as text, with days of 24 hours: `30d`."""
+    return f"{ms // 86_400_000}d" if ms and ms % 86_400_000 == 0 else length_text(ms)
 
 
 def choice(words: str, kind: object) -> Field:
@@ -170,6 +175,15 @@ def read_url(value: object, *, example: str) -> str:
         problem = f"{quote_value(address.rpartition('@')[2])} is not the URL of a server"
         raise InvalidSchedule("", problem, hint=f"such as {example}")
     return address.rstrip("/")
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable by which users of a replaced scheduler set a setting of Onbeat."""
+
+    setting: str  # its full name; empty: the variable is accepted and has no effect
+    field: Field | None = None  # how the variable is read, if unlike the setting
+    scale: int | None = None  # what a number is multiplied by
 
 
 @dataclass(frozen=True, slots=True)

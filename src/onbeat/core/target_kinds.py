@@ -21,7 +21,7 @@ class TargetKind:
     name: str
     schema: Fields  # the JSON Schema of `run:`
     field: str = ""  # the field of `run:`; by default the name of the kind
-    on: str = ""  # where it runs, if `field` can run in several places: `on: ray`
+    on: str = ""  # where it runs, if `field` can run in several places: the value of `on:`
     reports: bool = False  # it may accept a run, and report the outcome by the run's key
     reattaches: bool = False  # it continues without its node, and is reattached by the run's key
     # What a node must offer to launch a target, by default the name of the kind.

@@ -7,11 +7,13 @@ be loaded is left out and reported: the others still work.
 import logging
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
-from typing import NamedTuple
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from onbeat.core.target_kinds import KINDS
-from onbeat.ports.system import Plug, Reference
+from onbeat.ports.plug import Plug, Reference
+
+if TYPE_CHECKING:
+    from onbeat.core.target_kinds import TargetKind
 
 log = logging.getLogger("onbeat.plugs")
 
@@ -51,21 +53,34 @@ def plugs() -> tuple[Plug, ...]:
 @cache
 def find_plugs() -> FoundPlugs:
     """Find every plug, once in a process, and install the kinds of target."""
-    found = [_built_in(reference) for reference in BUILT_IN]
+    declared = declarations()
+    found = list(declared.plugs[: len(BUILT_IN)])
     for plug in found:
-        KINDS.install(plug.kinds)
+        _install(plug)
+    broken = list(declared.broken)
+    for plug in declared.plugs[len(found) :]:
+        try:
+            _install(plug)
+            for reference in (plug.settings, plug.variables):
+                if reference:
+                    load(reference)
+        except Exception as error:  # noqa: BLE001 - a package may fail in any way
+            broken.append(_broken(plug.name, error))
+        else:
+            found.append(plug)
+    return FoundPlugs(tuple(found), tuple(broken))
+
+
+@cache
+def declarations() -> FoundPlugs:
+    """Return what plugs declare, which imports none of it."""
+    found = [cast("Plug", load(reference)) for reference in BUILT_IN]
     broken: list[BrokenPlug] = []
     for point in sorted(entry_points(group=GROUP), key=lambda each: each.name):
         try:
-            plug = point.load()
-            _check(plug, found)
-            KINDS.install(plug.kinds)
+            found.append(_checked(point, found))
         except Exception as error:  # noqa: BLE001 - a package may fail in any way
-            problem = f"{type(error).__name__}: {error}"
-            broken.append(BrokenPlug(f"{point.name} ({point.value})", problem))
-            log.warning("plug %s cannot be loaded and is left out: %s", point.name, problem)
-        else:
-            found.append(plug)
+            broken.append(_broken(f"{point.name} ({point.value})", error))
     return FoundPlugs(tuple(found), tuple(broken))
 
 
@@ -75,14 +90,16 @@ def load(reference: Reference) -> object:
     return getattr(import_module(module), name)
 
 
-def _built_in(reference: Reference) -> Plug:
-    plug = load(reference)
-    assert isinstance(plug, Plug), f"{reference} is not a plug"
-    return plug
+def _install(plug: Plug) -> None:
+    from onbeat.core.target_kinds import KINDS  # noqa: PLC0415 - `--help` needs no kinds
+
+    if plug.kinds:
+        KINDS.install(cast("tuple[TargetKind, ...]", load(plug.kinds)))
 
 
-def _check(plug: object, others: list[Plug]) -> None:
-    """Refuse what is not a plug, or has the name, a verb or a group of settings of another."""
+def _checked(point: EntryPoint, others: list[Plug]) -> Plug:
+    """Return the plug of an entry point, unless it has the name or a verb of another."""
+    plug = point.load()
     if not isinstance(plug, Plug):
         raise TypeError(f"it is a {type(plug).__name__}, not a Plug")
     for other in others:
@@ -90,3 +107,10 @@ def _check(plug: object, others: list[Plug]) -> None:
             raise ValueError(f"another plug is called {plug.name!r}")
         if taken := plug.verbs.keys() & other.verbs.keys():
             raise ValueError(f"the plug {other.name} has the verb {min(taken)!r}")
+    return plug
+
+
+def _broken(name: str, error: Exception) -> BrokenPlug:
+    problem = f"{type(error).__name__}: {error}"
+    log.warning("plug %s cannot be loaded and is left out: %s", name, problem)
+    return BrokenPlug(name, problem)

@@ -28,7 +28,7 @@ class ControlCommands(Commands):
         return changed
 
     async def keep(self, kind: str, name: str, body: object, *, user_id: str = "") -> None:
-        """Store a document of a system, such as the DAG of a workflow."""
+        """Store a document of a system, which only that system reads."""
         self._needs("define")
         await self._store.keep(kind, name, body, user_id=self.caller.owner or user_id)
 

@@ -116,7 +116,7 @@ def test_other_triggers_than_cron_are_refused_by_name(other):
         ({"cron": "0 * * * *", "timezone": "Berlin"}, "schedule.timezone: "),
         (
             {"cron": "0 * * * *", "retry_count": -1},
-            "schedule.retry_count: -1 is not a valid number",
+            "schedule.retry_count: -1 is out of bounds",
         ),
         ({"cron": "0 * * * *", "retry_delay": "soon"}, "schedule.retry_delay: "),
         (

@@ -8,6 +8,7 @@ import pytest
 from onbeat import Onbeat
 from onbeat.core.runs.run import Accepted
 from onbeat.ports.rows import ScheduleFilter
+from onbeat.systems.services.settings import ServicesSettings
 from onbeat.testing import ManualClock
 from tests.given_settings import given_settings
 from tests.systems.conftest import Commands, SystemHarness
@@ -48,6 +49,7 @@ class Timed(SystemHarness):
     def start(self):
         """Create another process, as after a restart."""
         settings = given_settings(database=self.database, services_file=str(self.path))
+        self.services_settings = settings.of(ServicesSettings)
         own = {"command": self.commands}
         self.beat = Onbeat(settings=settings, clock=self.clock, launchers=own)
 

@@ -44,7 +44,7 @@ WEEKDAY_NAMES = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Field:
+class CronField:
     """One field of a cron expression: its name, its bounds, and the names of its values."""
 
     name: str
@@ -77,13 +77,13 @@ class Field:
         return self.low + self.names.index(text) if text in self.names else None
 
 
-SECOND = Field("second", 0, 59)
-MINUTE = Field("minute", 0, 59)
-HOUR = Field("hour", 0, 23)
-DAY_OF_MONTH = Field("day_of_month", 1, 31)
-MONTH = Field("month", 1, 12, MONTH_NAMES)
-DAY_OF_WEEK = Field("day_of_week", 0, 7, WEEKDAY_NAMES)
-YEAR = Field("year", 1970, 2199)
+SECOND = CronField("second", 0, 59)
+MINUTE = CronField("minute", 0, 59)
+HOUR = CronField("hour", 0, 23)
+DAY_OF_MONTH = CronField("day_of_month", 1, 31)
+MONTH = CronField("month", 1, 12, MONTH_NAMES)
+DAY_OF_WEEK = CronField("day_of_week", 0, 7, WEEKDAY_NAMES)
+YEAR = CronField("year", 1970, 2199)
 FIELDS = (SECOND, MINUTE, HOUR, DAY_OF_MONTH, MONTH, DAY_OF_WEEK, YEAR)
 
 
@@ -199,7 +199,7 @@ def compile_days(dates: str, months: str, weekdays: str, years: str, *, either: 
 
 
 @lru_cache(maxsize=4096)
-def parse_field(field: Field, text: str) -> Values:
+def parse_field(field: CronField, text: str) -> Values:
     """Return the values that one field matches."""
     if text == "*" or (text == "?" and field in (DAY_OF_MONTH, DAY_OF_WEEK)):
         return Values(
@@ -220,7 +220,7 @@ def parse_field(field: Field, text: str) -> Values:
     return Values(bits, tuple(specials))
 
 
-def _spread(field: Field, text: str, key: str) -> str:
+def _spread(field: CronField, text: str, key: str) -> str:
     """Return the field with each `H` replaced by its value for `key`."""
     return ",".join(
         _hashed(field, term, key) if term.startswith("H") else term for term in text.split(",")
@@ -270,7 +270,7 @@ def _expand(macro: str) -> str:
     )
 
 
-def _term(field: Field, term: str) -> int:
+def _term(field: CronField, term: str) -> int:
     """Return the bits of `5`, `1-5`, `*/2`, `5/10` or `1-30/5`."""
     base, slash, step_text = term.partition("/")
     if base == "*":
@@ -309,7 +309,7 @@ def _term(field: Field, term: str) -> int:
     return bits_from(range(first, last + 1, step))
 
 
-def _value(field: Field, text: str, term: str) -> int:
+def _value(field: CronField, text: str, term: str) -> int:
     number = field.named(text)
     if number is None:
         number = _number(text)
@@ -366,7 +366,7 @@ def _special_weekday(term: str) -> Special:
     return NthWeekday(weekday % 7, nth)
 
 
-def _hashed(field: Field, term: str, key: str) -> str:
+def _hashed(field: CronField, term: str, key: str) -> str:
     """Return the field text for `H`, `H/15`, `H(0-29)` or `H(0-29)/10` with this key."""
     if not key or not isinstance(key, str):
         raise _refused(
@@ -404,5 +404,5 @@ def _hashed(field: Field, term: str, key: str) -> str:
     return str(first + digest % (last - first + 1))
 
 
-def _refused(field: Field, problem: str, *, hint: str) -> InvalidSchedule:
+def _refused(field: CronField, problem: str, *, hint: str) -> InvalidSchedule:
     return InvalidSchedule(field.name, problem, hint=hint)

@@ -1,37 +1,10 @@
 """What the launcher of commands declares: `run: {command: [./backup.sh, --all]}`."""
 
-from onbeat.core.json_schema import by_name, described, target_schema
-from onbeat.core.target_kinds import TargetKind
-from onbeat.ports.system import Plug
-
-COMMAND = TargetKind(
-    name="command",
-    schema=target_schema(
-        "command",
-        {
-            "command": described(
-                {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1},
-                "a program and its arguments, without a shell",
-                ["./backup.sh", "--all"],
-            ),
-            "cwd": {
-                "type": ["string", "null"],
-                "minLength": 1,
-                "description": "its working directory",
-            },
-            "env": described(
-                by_name({"type": "string"}) | {"propertyNames": {"pattern": "^[^=]+$"}},
-                "environment variables besides PATH, HOME and the like",
-                {"LEVEL": "full"},
-            ),
-        },
-    ),
-    secret_fields=frozenset({"env"}),
-)
+from onbeat.ports.plug import Plug
 
 PLUG = Plug(
     name="command",
-    kinds=(COMMAND,),
+    kinds="onbeat.launchers.command.kinds:KINDS",
     make="onbeat.launchers.command.part:make",
     checkers="onbeat.launchers.command.part:checkers",
 )

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-import onbeat
 from onbeat.launchers.http.launcher import HttpLauncher
 from onbeat.ports.launcher import Launcher
 from onbeat.ports.system import Part
@@ -16,4 +15,4 @@ def make(process: Process) -> Part:
 
 def checkers(_check_url: CheckUrl) -> Mapping[str, Launcher]:
     """Return a launcher that only checks targets."""
-    return {"http": HttpLauncher(version=onbeat.__version__, environment={})}
+    return {"http": HttpLauncher(version="", environment={})}

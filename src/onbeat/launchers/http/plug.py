@@ -1,48 +1,10 @@
 """What the launcher of HTTP requests declares: `run: {http: "https://..."}`."""
 
-from onbeat.core.json_schema import (
-    PUBLIC_ONLY,
-    URL,
-    by_name,
-    or_null,
-    target_schema,
-    text,
-)
-from onbeat.core.target import restrict_to_public
-from onbeat.core.target_kinds import TargetKind
-from onbeat.ports.system import Plug
-
-HTTP = TargetKind(
-    name="http",
-    schema=target_schema(
-        "http",
-        {
-            "http": text("a URL", "https://example.com/hook", pattern=URL),
-            "method": {
-                "enum": ["POST", "PUT", "PATCH", "GET", "HEAD", "DELETE"],
-                "default": "POST",
-            },
-            "headers": or_null(by_name({"type": "string"})),
-            "feedback": or_null(
-                {
-                    "type": "boolean",
-                    "description": (
-                        "whether it reports the outcome after any 2xx answer; default: only "
-                        "after 202; false: never, and a 2xx answer is a success"
-                    ),
-                }
-            ),
-            "public_only": PUBLIC_ONLY,
-        },
-    ),
-    reports=True,
-    secret_fields=frozenset({"http", "headers"}),
-    for_definers=restrict_to_public,
-)
+from onbeat.ports.plug import Plug
 
 PLUG = Plug(
     name="http",
-    kinds=(HTTP,),
+    kinds="onbeat.launchers.http.kinds:KINDS",
     make="onbeat.launchers.http.part:make",
     checkers="onbeat.launchers.http.part:checkers",
 )

@@ -1,32 +1,10 @@
 """What the system of agents declares: `run: {flock: {url: ..., agent: daily}}`."""
 
-from onbeat.core.json_schema import PUBLIC_ONLY, URL, record, target_schema, text
-from onbeat.core.target import restrict_to_public
-from onbeat.core.target_kinds import TargetKind
-from onbeat.ports.system import Plug
-
-FLOCK = TargetKind(
-    name="flock",
-    schema=target_schema(
-        "flock",
-        {
-            "flock": record(
-                {
-                    "url": text("a Flock server", "http://127.0.0.1:8344", pattern=URL),
-                    "agent": text("the agent to run", "daily", minLength=1, maxLength=200),
-                },
-                required=("url", "agent"),
-            ),
-            "public_only": PUBLIC_ONLY,
-        },
-        inputs=False,
-    ),
-    for_definers=restrict_to_public,
-)
+from onbeat.ports.plug import Plug
 
 PLUG = Plug(
     name="agents",
-    kinds=(FLOCK,),
+    kinds="onbeat.systems.agents.kinds:KINDS",
     make="onbeat.systems.agents.part:make",
     checkers="onbeat.systems.agents.part:checkers",
     api_routes="onbeat.systems.agents.routes:ROUTES",

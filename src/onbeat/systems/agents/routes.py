@@ -1,6 +1,6 @@
 """Publish artifacts for agents over HTTP."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from litestar import Response, post
@@ -19,7 +19,7 @@ class PublishRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An artifact: the name of its type in the program of the agents, and its fields."""
 
     type: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
-    payload: dict[str, object]
+    payload: dict[str, Any]
     tags: Annotated[list[Tag], msgspec.Meta(max_length=100)] = []
     correlation_id: Annotated[str, msgspec.Meta(min_length=1, max_length=200)] | None = None
 
@@ -64,7 +64,7 @@ ROUTES = [publish_artifact]
 # The framework leaves out the constraints of list items.
 BODIES = {
     "publish_artifact": (
-        PublishRequest.__name__,
-        msgspec.json.schema(PublishRequest)["$defs"][PublishRequest.__name__],
+        "PublishRequest",
+        msgspec.json.schema(PublishRequest)["$defs"]["PublishRequest"],
     )
 }

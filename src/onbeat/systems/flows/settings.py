@@ -8,6 +8,7 @@ from onbeat.core.fields import (
     TEXT,
     Field,
     Option,
+    Variable,
     length,
     number,
     read_choice,
@@ -16,7 +17,6 @@ from onbeat.core.fields import (
     text,
 )
 from onbeat.errors import InvalidSettings, quote_value
-from onbeat.ports.system import Variable
 
 TimerLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 

@@ -1,18 +1,17 @@
 """What the system of oneshot services declares: timers, which start commands."""
 
-from onbeat.ports.system import Plug, Verb
-from onbeat.systems.services.settings import ServicesSettings
+from onbeat.ports.plug import Plug, VerbReference
 
 PLUG = Plug(
     name="services",
-    settings=ServicesSettings,
+    settings="onbeat.systems.services.settings:ServicesSettings",
     make="onbeat.systems.services.part:make",
     sections="onbeat.systems.services.page:section",
     verbs={
-        "timers": Verb(
+        "timers": VerbReference(
             "onbeat.systems.services.verbs:timers", "Services: list, enable and disable timers."
         ),
-        "import": Verb(
+        "import": VerbReference(
             "onbeat.systems.services.import_verb:import_",
             "Services: import a configuration in Emacs Lisp.",
         ),

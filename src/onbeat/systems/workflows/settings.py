@@ -7,6 +7,7 @@ from onbeat.core.fields import (
     TEXT,
     Field,
     Option,
+    Variable,
     choice,
     flag,
     length,
@@ -14,7 +15,6 @@ from onbeat.core.fields import (
     read_url,
     text,
 )
-from onbeat.ports.system import Variable
 
 OverlapPolicy = Literal["allow", "skip", "queue"]
 CatchupPolicy = Literal["none", "fire_immediately", "spread"]

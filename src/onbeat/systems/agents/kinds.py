@@ -1,0 +1,26 @@
+"""The kind of target of `run: {flock: {url: ..., agent: daily}}`."""
+
+from onbeat.core.json_schema import PUBLIC_ONLY, URL, record, target_schema, text
+from onbeat.core.target import restrict_to_public
+from onbeat.core.target_kinds import TargetKind
+
+FLOCK = TargetKind(
+    name="flock",
+    schema=target_schema(
+        "flock",
+        {
+            "flock": record(
+                {
+                    "url": text("a Flock server", "http://127.0.0.1:8344", pattern=URL),
+                    "agent": text("the agent to run", "daily", minLength=1, maxLength=200),
+                },
+                required=("url", "agent"),
+            ),
+            "public_only": PUBLIC_ONLY,
+        },
+        inputs=False,
+    ),
+    for_definers=restrict_to_public,
+)
+
+KINDS = (FLOCK,)
