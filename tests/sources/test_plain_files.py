@@ -3,7 +3,7 @@
 import pytest
 
 from onbeat.errors import InvalidFile
-from onbeat.sources.local_zone import local_zone
+from onbeat.host.local_zone import local_zone
 from onbeat.sources.plain_files import FieldsFile, read_fields
 
 SAME = {

@@ -3,11 +3,10 @@
 import os
 import shutil
 import sys
-from pathlib import Path
 from typing import TextIO
 
 from onbeat.core.time.zones import Zone, zone
-from onbeat.sources.local_zone import local_zone
+from onbeat.host.local_zone import zone_of_machine
 
 
 def is_terminal(stream: TextIO | None = None) -> bool:
@@ -28,4 +27,4 @@ def table_width() -> int | None:
 
 def table_zone() -> Zone | None:
     """Return the local zone if stdout is a terminal; None, which is UTC, if it is not."""
-    return zone(local_zone(os.environ.get("TZ"), Path("/etc"))) if is_terminal() else None
+    return zone(zone_of_machine()) if is_terminal() else None

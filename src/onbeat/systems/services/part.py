@@ -1,15 +1,14 @@
 """What a process has of services: the timers of their file."""
 
-import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from onbeat.errors import InvalidSettings
+from onbeat.host.local_zone import zone_of_machine
 from onbeat.ports.system import NO_PART, Groups, Part, SourceFile
 from onbeat.service.process import Process
 from onbeat.service.service import Service
-from onbeat.sources.local_zone import local_zone
 from onbeat.sources.plain_files import FieldsFile
 from onbeat.systems.services.settings import ServicesSettings
 from onbeat.systems.services.system import TimerSystem, invalid_timers, is_open
@@ -34,11 +33,6 @@ def are_timers_on(settings: ServicesSettings) -> bool:
         hint = 'services_file = "services.yaml" in onbeat.toml, or ONBEAT_SERVICES_FILE'
         raise InvalidSettings("services_file", "no services file is set", hint=hint)
     return is_open(_services_file(settings), timezone=zone_of_machine())
-
-
-def zone_of_machine() -> str:
-    """Return the name of this machine's time zone."""
-    return local_zone(os.environ.get("TZ"), Path("/etc"))
 
 
 def _services_file(settings: ServicesSettings) -> FieldsFile:

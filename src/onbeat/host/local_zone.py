@@ -1,13 +1,19 @@
 """Find the time zone that a machine is configured for."""
 
 import logging
+import os
 from functools import cache
 from pathlib import Path
 
 from onbeat.core.time.zones import zone
 from onbeat.errors import InvalidSchedule, quote_value
 
-log = logging.getLogger("onbeat.sources")
+log = logging.getLogger("onbeat.host")
+
+
+def zone_of_machine() -> str:
+    """Return the name of this machine's time zone."""
+    return local_zone(os.environ.get("TZ"), Path("/etc"))
 
 
 def local_zone(variable: str | None, folder: Path) -> str:

@@ -1,0 +1,1 @@
+"""A launcher and a system that are not part of Onbeat."""

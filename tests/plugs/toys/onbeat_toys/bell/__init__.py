@@ -1,0 +1,1 @@
+"""The launcher of `run: {bell: dinner, times: 3}`."""
