@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from onbeat.core.target_kinds import KINDS
+from onbeat.host.plugs import plugs
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "onbeat"
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -119,6 +122,32 @@ def test_environment_and_clock_are_read_only_at_the_edges():
             }
         if re.search(r"\btime\.time(_ns)?\(|datetime\.now\(", text):
             assert name_of(path) in {"app/stores.py", "cli/next.py"}
+
+
+# The layers that know adapters only by the capabilities that these declare.
+UNAWARE = ("core", "engine", "ports", "stores", "service")
+SAME_WORD = {  # a word that is also the name of a kind or of a plug, in another meaning
+    ("core/web_origins.py", "http"),  # the scheme of a URL
+    ("ports/rows.py", "session"), ("service/tokens.py", "session"),  # of a browser
+    ("stores/sql/tokens.py", "session"),
+    ("stores/sqlite/store.py", "flock"),  # a lock of a file
+}  # fmt: skip
+ADAPTERS_ONLY = {"flow", "flows", "flock", "ray", "kodosumi", "agents", "workflow", "workflows"}
+
+
+def test_core_engine_stores_and_service_name_no_adapter():
+    names = {plug.name for plug in plugs()} | {kind.name for kind in KINDS.all()} | ADAPTERS_ONLY
+    paths = [path for layer in UNAWARE for path in (PACKAGE / layer).rglob("*.py")]
+    found = set()
+    for path in paths:
+        for node in ast.walk(tree(path)):
+            match node:
+                case ast.Constant(str(text)) if text in names:
+                    found.add((name_of(path), text))
+                case ast.Name(text) | ast.Attribute(attr=text) | ast.arg(text):
+                    for part in ADAPTERS_ONLY.intersection(text.lower().split("_")):
+                        found.add((name_of(path), part))
+    assert found == SAME_WORD
 
 
 def test_optional_dependency_is_imported_in_one_place():

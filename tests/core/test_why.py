@@ -51,13 +51,13 @@ def a_skip(reason, **fields):
     return a_run(Phase.SKIPPED, reason=reason, created_at=at, finished_at=at, **fields)
 
 
-def explained(run=None, *, when=NOON, now=NOON + HOUR, **fields):
+def explained(run=None, *, when=NOON, now=NOON + HOUR, target=None, **fields):
     """Explain an instant of a schedule, which is hourly by default."""
     policy = {
         name: fields.pop(name) for name in list(fields) if name not in Facts.__struct_fields__
     }
     usual = {"decided_until": now, "created_at": (NOON - 86_400) * 1000}
-    schedule = a_schedule("report", **policy)
+    schedule = a_schedule("report", **policy, **({"run": target} if target else {}))
     usual["definition_spans"] = [DefinitionSpan(schedule, NOON - 86_400)]
     return explain(Facts("report", when, now * 1000, schedule, run=run, **usual | fields))
 
@@ -159,6 +159,23 @@ class TestReasons:
             detail=ReasonDetail(rule=rule if reason == "missed" else None),
         )  # fmt: skip
         assert explained(run, **policy).instead.startswith(instead)
+
+    @pytest.mark.parametrize(
+        ("target", "error", "is_retried"),
+        [
+            ({"command": ["./sync.sh"]}, "still running after 5 s", True),
+            ({"http": "https://example.com"}, "no answer after 5 s", True),
+            ({"flow": {"url": "/-/f"}}, "still running after 5 s", False),
+        ],
+    )
+    def test_attempt_that_timed_out_is_retried_if_its_kind_allows_it(
+        self, target, error, is_retried
+    ):
+        ended = a_run(
+            Phase.FAILED, reason="timeout", attempt=1, error=error, finished_at=NOON * 1000
+        )
+        instead = "with retry=[30s] it would have been tried again" if is_retried else None
+        assert explained(ended, target=target, timeout="5s").instead == instead
 
     @pytest.mark.parametrize("reason", ["gate_off", "paused", "condition", "disabled", "signal"])
     def test_decision_without_a_policy_has_no_alternative(self, reason):

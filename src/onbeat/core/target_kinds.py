@@ -1,6 +1,6 @@
 """The kinds of target that a process knows: what decisions and use cases need to know of each.
 
-Kinds are declared by plugs (`ports/system.py`) and installed when a process starts, before any
+Kinds are declared by plugs (`ports/plug.py`) and installed when a process starts, before any
 definition is read. Their launchers are found by the same names.
 """
 
@@ -24,6 +24,8 @@ class TargetKind:
     on: str = ""  # where it runs, if `field` can run in several places: the value of `on:`
     reports: bool = False  # it may accept a run, and report the outcome by the run's key
     reattaches: bool = False  # it continues without its node, and is reattached by the run's key
+    retries_timeouts: bool = False  # an attempt that timed out may be followed by another
+    answers_by_result: bool = False  # as a condition: it holds if its result is true
     # What a node must offer to launch a target, by default the name of the kind.
     needs: Callable[[Fields], str] | None = None
     setting: str = ""  # the setting with which a node offers it; empty: every node does

@@ -161,11 +161,11 @@ def recheck_overlap(
 def condition_holds(condition: Target, outcome: Outcome) -> bool | None:
     """Return whether a condition holds, by the outcome of its evaluation; None if unknown.
 
-    A program answers by its exit code, a function by its result, a server by its status.
+    A target whose kind says so answers by its result, any other by whether it succeeded.
     """
     match outcome:
         case Succeeded():
-            return bool(outcome.result) if condition.kind == "python" else True
+            return not condition.facts.answers_by_result or bool(outcome.result)
         case Accepted():
             return True
         case Busy() | Gone():

@@ -235,9 +235,9 @@ def _at_least(ms: int) -> str:
 
 def _instead_of_failing(facts: Facts, run: RunFacts, policy: Policy) -> str | None:
     """Return how another attempt would have followed; None if a newer tick may have waited."""
-    kind = "" if facts.schedule is None else facts.schedule.target.kind
     is_last = run.end_asked_at is not None or ended_waiting(run)
-    is_final = run.reason == "timeout" and kind not in ("command", "python")
+    kind = None if facts.schedule is None else facts.schedule.target.facts
+    is_final = run.reason == "timeout" and (kind is None or not kind.retries_timeouts)
     if is_last or is_final or (policy.overlap == "queue" and not run.request_id):
         return None
     if not policy.retry.delays:

@@ -25,6 +25,7 @@ COMMAND = TargetKind(
             ),
         },
     ),
+    retries_timeouts=True,
     secret_fields=frozenset({"env"}),
 )
 

@@ -35,6 +35,7 @@ HTTP = TargetKind(
         },
     ),
     reports=True,
+    retries_timeouts=True,
     secret_fields=frozenset({"http", "headers"}),
     for_definers=restrict_to_public,
 )

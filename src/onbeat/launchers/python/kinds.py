@@ -45,6 +45,8 @@ PYTHON = TargetKind(
         },
     ),
     needs=_needs,
+    retries_timeouts=True,
+    answers_by_result=True,
     check_condition=_check_condition,
     check_remote=_check_remote,
 )

@@ -20,6 +20,7 @@ FLOCK = TargetKind(
         },
         inputs=False,
     ),
+    retries_timeouts=True,
     for_definers=restrict_to_public,
 )
 

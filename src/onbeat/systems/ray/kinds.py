@@ -33,6 +33,7 @@ RAY = TargetKind(
         required=("on",),
     ),
     reattaches=True,
+    retries_timeouts=True,
     setting="ray_address",
     requires="a node with the setting ray_address and Ray installed: docs/ray.md",
     check_condition=_check_condition,
