@@ -48,7 +48,7 @@ LONG = 3600  # seconds
 ZONE = "Europe/Berlin"
 POLL = 0.002
 UNFINISHED = "SELECT 1 FROM schedule_runs WHERE finished_at IS NULL LIMIT 1"
-SUCCEEDED = "SELECT count(*) FROM schedule_runs WHERE status = 'SUCCESS'"
+SUCCEEDED = "SELECT count(*) FROM schedule_runs WHERE phase = 'SUCCESS'"
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Asia/Tokyo")
 
 # Runs of all schedules, so that the latest belong to different ones; then waiting runs of a few.
 FILL = """
-INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, status, reason,
+INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, phase, reason,
        triggered_by, needs, revision, attempt, started_at, finished_at, created_at, updated_at)
   WITH ordered (place, schedule_id) AS (
            SELECT row_number() OVER (ORDER BY schedule_id), schedule_id FROM schedules)

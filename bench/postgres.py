@@ -54,9 +54,9 @@ moved AS (
 decided AS (
     UPDATE schedule_state s SET decided_until = t.run_at, iteration = iteration + 1 FROM taken t
      WHERE s.schedule_id = t.schedule_id)
-INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, status, triggered_by,
+INSERT INTO schedule_runs (run_id, schedule_id, run_at, request_id, due_at, phase, triggered_by,
        needs, revision, created_at, updated_at)
-SELECT nextval('run_ids'), schedule_id, run_at, '', run_at * 1000, 'ENQUEUED', 'timer', 'command',
+SELECT nextval('run_ids'), schedule_id, run_at, '', run_at * 1000, 'WAITING', 'timer', 'command',
        1, %(now)s, %(now)s FROM taken
 """
 

@@ -17,6 +17,7 @@ from aiohttp import web
 from onbeat.app import peers
 from onbeat.app.peers import ask_peers
 from onbeat.core.notify.channels import read_channels
+from onbeat.systems.ray import part as ray_part
 from tests.given_settings import given_settings
 from tests.notifiers.servers import a_hook, a_post
 from tests.systems.flows.panel import FakePanel, Flow
@@ -196,14 +197,14 @@ def test_hanging_peers_time_out_together(monkeypatch):
 
 
 def test_missing_ray_package_fails(monkeypatch, closed_port):
-    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    monkeypatch.setattr(ray_part, "find_spec", lambda name: None)
     found = asyncio.run(asked(ray_address=closed_port))
     assert found == {"ray": ("fail", "ray is not installed here")}
 
 
 @pytest.mark.parametrize("is_start", [True, False])
 def test_unreachable_ray_cluster_fails(monkeypatch, closed_port, is_start):
-    monkeypatch.setattr(peers, "find_spec", lambda name: object())
+    monkeypatch.setattr(ray_part, "find_spec", lambda name: object())
     found = asyncio.run(asked(ray_address=closed_port, is_start=is_start))
     assert found["ray"][0] == "fail"
     assert found["ray"][1] == f"no cluster at {closed_port}: Connection refused"

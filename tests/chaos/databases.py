@@ -8,8 +8,9 @@ from pathlib import Path
 import apsw
 import psycopg
 
+from onbeat.core.runs.phase import STARTED
 from onbeat.events import decode_events
-from tests.chaos.history import COLUMNS, UNFINISHED, History, Row, read_halted, read_witness
+from tests.chaos.history import COLUMNS, History, Row, read_halted, read_witness
 from tests.chaos.node import POINTS, SHARED_POINTS
 from tests.postgres import Server
 
@@ -65,12 +66,14 @@ class Database(ABC):
 
     def is_settled(self) -> bool:
         """Return whether every run has ended."""
-        return not self.query(f"SELECT 1 FROM schedule_runs WHERE status IN {UNFINISHED} LIMIT 1")
+        return not self.query("SELECT 1 FROM schedule_runs WHERE finished_at IS NULL LIMIT 1")
 
     def started(self) -> set[tuple[int, int]]:
         """Return which attempts are told to be going on, with their run."""
-        sql = "SELECT run_id, attempt FROM schedule_runs WHERE status = 'STARTED'"
-        return {(run_id, attempt) for run_id, attempt in self.query(sql)}
+        rows = self.query(
+            "SELECT run_id, attempt, phase FROM schedule_runs WHERE finished_at IS NULL"
+        )
+        return {(run_id, attempt) for run_id, attempt, phase in rows if phase in STARTED}
 
     def read(self, folder: Path) -> History:
         """Read what is left, in the database and in a folder."""

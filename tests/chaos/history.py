@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from onbeat.core.runs.phase import Phase
 from onbeat.events import AnyEvent, encode_events
 
 UNFINISHED = ("ENQUEUED", "STARTED")
 COLUMNS = (
-    "run_id", "schedule_id", "run_at", "request_id", "status", "reason", "attempt", "iteration",
+    "run_id", "schedule_id", "run_at", "request_id", "phase", "reason", "attempt", "iteration",
     "tick_count", "first_run_at",
 )  # fmt: skip
 
@@ -24,12 +25,17 @@ class Row:
     schedule_id: str
     run_at: int
     request_id: str
-    status: str
+    phase: str
     reason: str | None
     attempt: int
     iteration: int
     tick_count: int
     first_run_at: int | None
+
+    @property
+    def status(self) -> str:
+        """The status that belongs to the phase."""
+        return Phase(self.phase).facts.status
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,7 +224,7 @@ def with_another_key(history):
 
 def with_a_run_that_never_ends(history):
     row = _a_success(history)
-    history.rows[row.run_id] = replace(row, status="STARTED")
+    history.rows[row.run_id] = replace(row, phase="RUNNING")
 
 
 def without_a_due_row(history):

@@ -24,6 +24,7 @@ from onbeat import Onbeat
 from onbeat.cli.command import main, verbs
 from onbeat.cli.format import Times
 from onbeat.cli.schedules import write_runs
+from onbeat.core.runs.phase import Phase
 from onbeat.core.runs.run import Accepted
 from onbeat.ports.rows import RunRow
 from onbeat.testing import RecordingLauncher
@@ -427,7 +428,7 @@ def copy(worked, folder):
 def test_duration_of_a_run_leaves_out_a_dropped_retry(capsys, reason, expected):
     unsaid = {each.name: None for each in fields(RunRow)}
     known = {
-        "run_id": 7, "schedule_id": "a", "run_at": 0, "status": "FAILED", "reason": reason,
+        "run_id": 7, "schedule_id": "a", "run_at": 0, "phase": Phase.FAILED, "reason": reason,
         "attempt": 2, "tick_count": 1, "triggered_by": "timer", "started_at": 0, "finished_at": 5000,
     }  # fmt: skip
     write_runs([RunRow(**unsaid | known)], Times(10_000))

@@ -53,9 +53,9 @@ def forked_onbeat(folder):
 
 def serve(at):
     """Fork a process for every command that comes, for ever."""
-    from onbeat.cli.command import VERBS, main  # noqa: PLC0415 - only the child needs it
+    from onbeat.cli.command import main, verbs  # noqa: PLC0415 - only the child needs it
 
-    for place, _ in VERBS.values():
+    for place, _ in verbs().values():
         importlib.import_module(place.split(":")[0])
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(at + ".new")

@@ -455,6 +455,7 @@ def test_closing_does_not_wait_for_a_plain_function():
 def test_process_exits_without_waiting_for_a_plain_function():
     script = f"""
 import asyncio, time
+from onbeat.host.plugs import plugs
 from tests.launchers.test_function import a_launcher, an_attempt
 
 async def story():
@@ -462,6 +463,7 @@ async def story():
     await launcher.launch(an_attempt(timeout=10))
     await launcher.close()
 
+plugs()
 asyncio.run(story())
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=1.5)

@@ -266,5 +266,5 @@ async def done(beat):
 
 
 def _has_started(connection):
-    found = connection.execute("SELECT 1 FROM onbeat.schedule_runs WHERE status = 'STARTED'")
+    found = connection.execute("SELECT 1 FROM onbeat.schedule_runs WHERE phase = 'RUNNING'")
     return found.fetchone() is not None

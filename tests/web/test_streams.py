@@ -9,6 +9,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from onbeat.core.runs.phase import Phase
 from onbeat.ports.rows import NodeRow, RunRow
 from onbeat.web import live, output
 from onbeat.web.live import EventStreams
@@ -168,7 +169,7 @@ class Elsewhere:
 
     def __init__(self, folder):
         unsaid = {each.name: None for each in fields(RunRow)}
-        known = {"run_id": 7, "attempt": 1, "leased_by": "b", "status": "STARTED"}
+        known = {"run_id": 7, "attempt": 1, "leased_by": "b", "phase": Phase.RUNNING}
         self.run, self.address, self.asked = RunRow(**unsaid | known), "", []
         self.folder, self.looks = folder, 0
 

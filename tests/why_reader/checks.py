@@ -8,6 +8,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
+from onbeat.core.runs.phase import Phase
 from tests.why_reader.ticks import instant, is_tick, length, milliseconds
 
 LEASE = 5_000
@@ -109,8 +110,9 @@ class Checker:
             yield from self._without_row(answer)
             return
         row = answer.row
-        if story.status != row["status"] or (story.is_over and story.reason != row["reason"]):
-            yield f"its events say {story.status} ({story.reason}), its row {row['status']} ({row['reason']})"
+        status = Phase(row["phase"]).facts.status
+        if story.status != status or (story.is_over and story.reason != row["reason"]):
+            yield f"its events say {story.status} ({story.reason}), its row {status} ({row['reason']})"
         if story.triggered_by != row["triggered_by"] or why["triggered_by"] != row["triggered_by"]:
             yield f"it is by {story.triggered_by}, and {why['triggered_by']} is said"
         is_other = row["first_run_at"] is not None and answer.at != row["run_at"]

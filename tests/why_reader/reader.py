@@ -16,7 +16,7 @@ COLUMNS = (
     "run_at",
     "request_id",
     "due_at",
-    "status",
+    "phase",
     "reason",
     "triggered_by",
     "attempt",

@@ -40,7 +40,7 @@ async def ask_peers(
     """Check every peer of the settings. At a start, Ray is only connected to."""
     passed = {name: environment[name] for name in settings.pass_env if name in environment}
     requests = HttpLauncher(version=version, environment=passed, secrets=settings.secrets)
-    context = PeerContext(settings, requests.ask, environment, is_start)
+    context = PeerContext(settings, requests.ask, environment, is_start, ANSWERS_WITHIN)
     try:
         return await asyncio.gather(*map(_check, peers_to_check(context, settings)))
     finally:
@@ -60,11 +60,12 @@ def peers_to_check(context: PeerContext, settings: Settings) -> Iterator[Peer]:
 
 async def _check(peer: Peer) -> PeerCheck:
     """Run the check of a peer. Any error becomes a result."""
+    longest = peer.longest or ANSWERS_WITHIN
     try:
-        async with asyncio.timeout(peer.longest):
+        async with asyncio.timeout(longest):
             return await peer.check()
     except TimeoutError:
-        problem = f"no answer after {peer.longest:g} s"
+        problem = f"no answer after {longest:g} s"
         return PeerCheck(peer.name, peer.level, problem, "it may be overloaded or unreachable")
     except InvalidSettings as refused:
         problem = f"{refused.field}: {refused.problem}"

@@ -69,7 +69,7 @@ class Peer:
 
     name: str
     check: Callable[[], Awaitable[PeerCheck]]
-    longest: float = 5.0  # seconds
+    longest: float | None = None  # seconds; None: the time of the context
     level: Literal["warn", "fail"] = "fail"  # of no answer in time
 
 
@@ -91,3 +91,9 @@ class PeerContext:
     ask: SendRequest
     environment: Mapping[str, str]
     is_start: bool
+    answers_within: float  # seconds in which a peer has to answer
+
+    @property
+    def request_timeout(self) -> int:
+        """The milliseconds for one request: its own error is reported, not that of the check."""
+        return round(self.answers_within * 900)

@@ -271,9 +271,9 @@ async def run_timer(folder, told):
 
 
 def rows_of(folder):
-    """Return status and attempts of every run, as another process sees them."""
+    """Return phase and attempts of every run, as another process sees them."""
     with closing(sqlite3.connect(f"file:{folder}/onbeat.db?mode=ro", uri=True)) as database:
-        return database.execute("SELECT status, attempt, external_id FROM schedule_runs").fetchall()
+        return database.execute("SELECT phase, attempt, external_id FROM schedule_runs").fetchall()
 
 
 def killed_and_started_again(tmp_path, panel, is_to_be_killed):

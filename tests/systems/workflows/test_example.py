@@ -132,8 +132,8 @@ def test_hand_over_in_progress_at_ctrl_c_completes(example):
     assert example.interrupt() == 0
     assert "Traceback" not in example.told.read_text()
     with closing(sqlite3.connect(example.folder / "onbeat.db")) as database:
-        (first, *_) = database.execute("SELECT status, external_id FROM schedule_runs").fetchall()
-    assert first[0] in ("STARTED", "SUCCESS")
+        (first, *_) = database.execute("SELECT phase, external_id FROM schedule_runs").fetchall()
+    assert first[0] in ("ACCEPTED", "SUCCESS")
     assert first[1].startswith("run-")
 
 

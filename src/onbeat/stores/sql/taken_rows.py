@@ -27,7 +27,7 @@ class WaitingRow(NamedTuple):
     deadline_at: int | None
     grp: str | None
     rendered: str | None
-    reason: Reason | None  # why the previous attempt ended, or why it is to end
+    reason: Reason | None  # why the previous attempt ended, or why it is canceled
     definition: str | None  # of the run's revision; None: no longer stored
     revision: int  # of the run
     current: str | None  # the current definition, if it differs

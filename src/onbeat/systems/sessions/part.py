@@ -13,8 +13,6 @@ from onbeat.systems.sessions.launcher import SessionLauncher
 from onbeat.systems.sessions.settings import SessionsSettings
 from onbeat.systems.sessions.system import Sessions
 
-LONGEST_CHECK = 4_500  # milliseconds: its own reason is reported, not that of the caller
-
 
 def make(process: Process) -> Part:
     """Return the launcher of prompts, and the files of a chat server if there is one."""
@@ -62,5 +60,5 @@ def _sessions(process: Process, settings: SessionsSettings, launcher: SessionLau
 
 
 async def _check_server(context: PeerContext, url: str) -> PeerCheck:
-    answer = await context.ask("GET", f"{url}/api/sessions", timeout=LONGEST_CHECK)
+    answer = await context.ask("GET", f"{url}/api/sessions", timeout=context.request_timeout)
     return peer_answers("chat server", url, answer, "start it, or correct sessions_url")

@@ -31,7 +31,6 @@ from onbeat.systems.workflows.store import (
 )
 from onbeat.systems.workflows.system import Workflows
 
-LONGEST_CHECK = 4_500  # milliseconds: its own reason is reported, not that of the caller
 REFUSED = (401, 403)
 NO_CLUSTER = "workflows_executor is ray, but ray_address is not set"
 
@@ -118,7 +117,9 @@ async def _check_executor(context: PeerContext) -> PeerCheck:
     url, headers = settings.executor, dict[str, str]()
     if settings.token:
         headers["Authorization"] = f"Bearer {settings.token}"
-    answer = await context.ask("OPTIONS", f"{url}/execute", headers=headers, timeout=LONGEST_CHECK)
+    answer = await context.ask(
+        "OPTIONS", f"{url}/execute", headers=headers, timeout=context.request_timeout
+    )
     if isinstance(answer, HttpResponse) and answer.status in REFUSED and headers:
         hint = "correct the token that workflows_token refers to"
         return PeerCheck("executor", "fail", f"{url} refuses the token: {answer.error}", hint)
