@@ -13,7 +13,7 @@ import msgspec
 
 from onbeat.core.runs.phase import Status
 from onbeat.core.time.instants import rfc3339, rfc3339_ms
-from onbeat.errors import InvalidSchedule, NoSuchRun, NoSuchSchedule, NotAllowed, in_field
+from onbeat.errors import InvalidSchedule, NoSuchRun, NoSuchSchedule, NotAllowed
 from onbeat.events import (
     Event,
     RunCanceled,
@@ -28,7 +28,6 @@ from onbeat.ports.rows import RunFilter, RunRow, ScheduleFilter, ScheduleRow
 from onbeat.ports.store import Attempt
 from onbeat.service.service import Service
 from onbeat.systems.base import PeriodicTask
-from onbeat.systems.field_names import renamed_errors
 from onbeat.systems.flows.config import (
     FIELD_NAMES,
     SOURCE,
@@ -39,6 +38,16 @@ from onbeat.systems.flows.config import (
 )
 from onbeat.systems.flows.exposes import ExposeSource, FoundExposes, read_exposes
 from onbeat.systems.flows.timer_log import TimerLog, timer_logger
+from onbeat.systems.reconcile import (
+    DefineSchedule,
+    DeleteSchedule,
+    KeepSchedule,
+    Problems,
+    RejectDefinition,
+    RejectId,
+    SourceSchedules,
+    Wanted,
+)
 
 log = timer_logger()
 
@@ -91,6 +100,7 @@ class FlowTimer:
     ) -> None:
         """`panel` is its URL; without one, flows wait for a node that has one."""
         self._service, self._source, self._user = service, source, user
+        self._schedules = SourceSchedules(service, SOURCE, field_names=FIELD_NAMES, user_id=user)
         self._interval, self._pid, self._log = interval, pid, timer_log
         self._panel, self._look_at_panel, self._mirrors = panel, look_at_panel, mirrors
         seconds = interval / 1000
@@ -101,9 +111,8 @@ class FlowTimer:
         self._checking = PeriodicTask("the panel of flows", self._check_panel, every=seconds)
         self._panel_problem = NOT_CHECKED if look_at_panel is not None else ""
         self._triggers: dict[int, str] = {}  # causes of the runs that are being launched
-        self._found = FoundExposes()
         self._keys: dict[str, str] = {}  # keys of schedules, by id
-        self._invalid: dict[str, str] = {}
+        self._problems = Problems()  # of flows that are ignored, by key
         self._unread = ""
         self._one_at_a_time = asyncio.Lock()
 
@@ -153,7 +162,9 @@ class FlowTimer:
                         "flows stay unchanged, because the exposes cannot be read: %s", refused
                     )
                 self._unread = str(refused)
-                self._keys |= {each.schedule_id: key_of(each) for each in await self._rows()}
+                self._keys |= {
+                    each.schedule_id: key_of(each) for each in await self._schedules.rows()
+                }
             else:
                 found = await asyncio.to_thread(read_exposes, rows, self._source.parse)
                 await self._apply(found)
@@ -162,48 +173,39 @@ class FlowTimer:
             await self._update_mirrors()
 
     async def _apply(self, found: FoundExposes) -> None:
-        await self._check(found)
-        rows = {row.schedule_id: row for row in await self._rows()}
-        removed = [
-            each
-            for each in rows.keys() - found.valid.keys()
-            if each.partition("/")[0] not in found.unread
-        ]
-        schedules = [each.schedule for each in found.valid.values()]
-        await self._service.define(schedules, source=SOURCE, user_id=self._user, remove=removed)
-        for each in sorted(removed):
-            log.info("flow %s is no longer scheduled", key_of(rows[each]))
-        for schedule_id, scheduled in found.valid.items():
-            if schedule_id not in rows:
-                log.info("flow %s is scheduled: %s", scheduled.key, scheduled.config.cron)
-        for key, why in found.invalid.items():
-            if self._invalid.get(key) != why:
-                log.warning("flow %s is ignored: %s", key, why)
-        self._invalid, self._found = dict(found.invalid), found
+        """Bring the store in step with the exposes that could be read."""
+        actions = await self._schedules.compare(
+            (Wanted(each.schedule, "schedule") for each in found.valid.values()),
+            is_readable=lambda row: row.schedule_id.partition("/")[0] not in found.unread,
+        )
+        for action in actions:
+            match action:
+                case RejectId(schedule_id):
+                    problem = f"the schedule {schedule_id!r} exists already and is not a flow"
+                    why = InvalidSchedule("url", problem, hint="choose another name")
+                    found.refuse(found.valid.pop(schedule_id).key, why)
+                case RejectDefinition(schedule_id, why):
+                    found.refuse(found.valid.pop(schedule_id).key, why)
+                case _:
+                    pass
+        await self._schedules.carry_out(actions)
         self._keys = {each: scheduled.key for each, scheduled in found.valid.items()}
-        self._keys |= {each: key_of(rows[each]) for each in rows.keys() - set(removed)}
-
-    async def _check(self, found: FoundExposes) -> None:
-        """Mark flows as invalid that no launcher accepts, or whose ids are already taken."""
-        ids = list(found.valid)
-        existing = await self._service.schedules(ScheduleFilter(ids=ids)) if ids else []
-        for row in existing:
-            if row.source != SOURCE:
-                scheduled = found.valid.pop(row.schedule_id)
-                problem = f"the schedule {row.schedule_id!r} exists already and is not a flow"
-                found.refuse(
-                    scheduled.key, InvalidSchedule("url", problem, hint="choose another name")
-                )
-        for schedule_id, scheduled in list(found.valid.items()):
-            try:
-                with in_field("schedule"), renamed_errors(FIELD_NAMES):
-                    self._service.check(scheduled.schedule)
-            except InvalidSchedule as refused:
-                del found.valid[schedule_id]
-                found.refuse(scheduled.key, refused)
+        for action in actions:
+            match action:
+                case DeleteSchedule(row):
+                    log.info("flow %s is no longer scheduled", key_of(row))
+                case DefineSchedule(schedule, None):
+                    scheduled = found.valid[schedule.schedule_id]
+                    log.info("flow %s is scheduled: %s", scheduled.key, scheduled.config.cron)
+                case DefineSchedule(_, ScheduleRow() as row) | KeepSchedule(row):
+                    self._keys[row.schedule_id] = key_of(row)
+                case _:
+                    pass
+        for key, problem in self._problems.replace(found.invalid).items():
+            log.warning("flow %s is ignored: %s", key, problem)
 
     async def _save(self) -> None:
-        invalid = dict(self._invalid)
+        invalid = dict(self._problems.by_id)
         record = TimerRecord(
             self._pid, self._interval, self._user, str(self._source.path), invalid,
             self._panel, self._panel_problem, self._unread,
@@ -235,9 +237,6 @@ class FlowTimer:
                 has_ended = (await self._service.run(int(row.name))).finished_at is not None
             if has_ended:
                 await self._service.forget(LAUNCHES, row.name)
-
-    async def _rows(self) -> list[ScheduleRow]:
-        return await self._service.schedules(ScheduleFilter(source=SOURCE))
 
     # -- mirrors
 
@@ -317,7 +316,7 @@ class FlowTimer:
         """Return the flows that the caller may see, by key, with the invalid ones."""
         sees_all = service.caller.only_owner in (None, self._user)
         found = await schedules_of(service)
-        invalid = self._invalid if sees_all else {}
+        invalid = self._problems.by_id if sees_all else {}
         listed = [each for each in found if each.key not in invalid]
         wrong = [
             ScheduleStatus(key, schedule_id_of(key), invalid=why) for key, why in invalid.items()

@@ -6,7 +6,7 @@ has no schedules of timers, and the state file is not read.
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -16,7 +16,6 @@ from onbeat.errors import (
     InvalidSchedule,
     Mistake,
     NoSuchSchedule,
-    in_field,
     quote_value,
 )
 from onbeat.events import Event
@@ -24,7 +23,15 @@ from onbeat.ports.rows import ScheduleFilter, ScheduleRow
 from onbeat.ports.store import InitialPosition
 from onbeat.service.service import Service
 from onbeat.systems.base import PeriodicTask
-from onbeat.systems.field_names import renamed_errors
+from onbeat.systems.reconcile import (
+    DefineSchedule,
+    Problems,
+    RejectDefinition,
+    RejectId,
+    ScheduleAction,
+    SourceSchedules,
+    Wanted,
+)
 from onbeat.systems.services.state import StateFile, TimerHistory
 from onbeat.systems.services.timer_list import (
     NO_HISTORY,
@@ -65,6 +72,8 @@ class TimerSystem:
     def __init__(self, service: Service, source: ServicesSource, *, timezone: str = "UTC") -> None:
         """`timezone` is the default zone."""
         self._service, self._source, self._timezone = service, source, timezone
+        self._schedules = SourceSchedules(service, SOURCE, field_names=FIELD_NAMES)
+        self._problems = Problems()  # of timers that are ignored
         self._reconciling = PeriodicTask("timers", self.step, every=CHECKED_EVERY)
         self._one_at_a_time = asyncio.Lock()
         self._has_started = False
@@ -133,13 +142,13 @@ class TimerSystem:
         if services is None:
             return None
         reader = service or self._service
-        timers, _ = await self._check(services, await self._switches())
+        timers, _ = await self._compare(services, await self._switches())
         rows = await reader.schedules(ScheduleFilter(source=SOURCE))
         return await list_timers(reader, timers, rows, await self._known_history(services))
 
     async def listed_by_store(self) -> TimerList:
         """Return the status of the timers in the store, while their file is invalid."""
-        rows = await self._stored()
+        rows = await self._schedules.rows()
         return await list_timers(self._service, timers_from_rows(rows), rows, self._history)
 
     async def _known_history(self, services: Services) -> Mapping[str, TimerHistory]:
@@ -157,7 +166,7 @@ class TimerSystem:
         services = await asyncio.to_thread(self._gate)
         if services is None:
             return None
-        timers, _ = await self._check(services, await self._switches())
+        timers, _ = await self._compare(services, await self._switches())
         if timer_id in timers.invalid and timer_id not in timers.valid:
             raise InvalidSchedule(timer_id, timers.invalid[timer_id], hint="nothing was switched")
         if timer_id not in timers.valid:
@@ -205,10 +214,10 @@ class TimerSystem:
         """Delete all timers, and stop writing their history."""
         self._is_closed, self._timers, self._state = True, None, None
         self._history, self._rows, self._changed = {}, {}, set()
-        stored = await self._stored()
-        if stored:
-            ids = [row.schedule_id for row in stored]
-            await self._service.define([], source=SOURCE, remove=ids)
+        self._problems.replace({})
+        actions = await self._schedules.compare(())
+        if actions:
+            await self._schedules.carry_out(actions)
 
     async def _define(self, services: Services) -> None:
         """Define the valid timers, and delete those that are no longer in the file.
@@ -217,31 +226,22 @@ class TimerSystem:
         """
         self._is_closed = False
         switched = await self._switches()
-        timers, foreign_ids = await self._check(services, switched)
-        stored = {row.schedule_id: row for row in await self._stored()}
+        timers, actions = await self._compare(services, switched)
         await self._use_state_file(self._state_file(services))
         positions = {
             timer_id: position
-            for timer_id, timer in timers.valid.items()
-            if (position := self._initial_position(timer_id, timer, stored.get(timer_id)))
+            for timer_id, row in _defined(actions).items()
+            if (position := self._initial_position(timer_id, timers.valid[timer_id], row))
             is not None
         }
-        schedules = [timer.schedule for timer in timers.valid.values()]
-        removed = stored.keys() - timers.valid.keys()
-        await self._service.define(
-            schedules, source=SOURCE, remove=removed, initial_positions=positions
-        )
+        await self._schedules.carry_out(actions, initial_positions=positions)
+        new = self._problems.replace(timers.invalid)
         if self._has_started:  # at the start their number is logged
-            self._log_invalid(timers)
-        self._timers, self._foreign_ids = timers, foreign_ids
+            for timer_id, reason in new.items():
+                log.warning("timer %s is ignored: %s", timer_id, reason)
+        self._timers, self._foreign_ids = timers, _rejected_ids(actions)
         self._switched = await self._forget_unknown(switched, timers)
         self._changed = set(timers.valid)
-
-    def _log_invalid(self, timers: Timers) -> None:
-        before = {} if self._timers is None else self._timers.invalid
-        for timer_id, reason in timers.invalid.items():
-            if before.get(timer_id) != reason:
-                log.warning("timer %s is ignored: %s", timer_id, reason)
 
     async def _use_state_file(self, state: StateFile | None) -> None:
         """Set the state file; a different one is read first."""
@@ -289,46 +289,44 @@ class TimerSystem:
                 for each in idle
                 if each not in busy
             }
-            schedules = [timers[each].schedule for each in positions]
-            if schedules:
-                await self._service.define(schedules, source=SOURCE, initial_positions=positions)
+            again = [DefineSchedule(timers[each].schedule, self._rows[each]) for each in positions]
+            if again:
+                await self._schedules.carry_out(again, initial_positions=positions)
 
     def _may_follow(self, timer: ServiceTimer, row: ScheduleRow) -> bool:
         return timer.follows_success and timer.may_start and self._has_just_succeeded(row)
 
-    async def _check(
+    async def _compare(
         self, services: Services, switched: Mapping[str, bool]
-    ) -> tuple[Timers, set[str]]:
-        """Return the timers, with those as invalid that no launcher accepts or whose id is taken.
+    ) -> tuple[Timers, list[ScheduleAction]]:
+        """Return the timers, and what brings the store in step with them; nothing is changed.
 
-        The second value has the ids that are schedules of other sources.
+        Timers that no launcher accepts, or whose id is taken, are invalid.
         """
         with _with_file_name(self._source):
             timers = await asyncio.to_thread(services.timers, switched)
+        actions = await self._schedules.compare(
+            Wanted(timer.schedule, f"services.{timer.target}") for timer in timers.valid.values()
+        )
         valid, invalid = dict(timers.valid), dict(timers.invalid)
-        existing = await self._service.schedules(ScheduleFilter(ids=list(valid)))
-        foreign_ids = {row.schedule_id for row in existing if row.source != SOURCE}
-        for timer_id in foreign_ids:
-            invalid[timer_id] = f"{quote_value(timer_id)} is the id of another schedule"
-            del valid[timer_id]
-        for timer_id, timer in list(valid.items()):
-            try:
-                with in_field(f"services.{timer.target}"), renamed_errors(FIELD_NAMES):
-                    self._service.check(timer.schedule)
-            except InvalidSchedule as refused:
-                invalid[timer_id] = str(refused)
-                del valid[timer_id]
-        return Timers(valid, dict(sorted(invalid.items()))), foreign_ids
-
-    async def _stored(self) -> list[ScheduleRow]:
-        return await self._service.schedules(ScheduleFilter(source=SOURCE))
+        for action in actions:
+            match action:
+                case RejectId(timer_id):
+                    invalid[timer_id] = f"{quote_value(timer_id)} is the id of another schedule"
+                    del valid[timer_id]
+                case RejectDefinition(timer_id, why):
+                    invalid[timer_id] = str(why)
+                    del valid[timer_id]
+                case _:
+                    pass
+        return Timers(valid, dict(sorted(invalid.items()))), actions
 
     async def _is_out_of_step(self) -> bool:
         """Return whether the store has changed and differs from the file."""
         timers = self._timers
         if timers is None:
-            return self._is_closed and bool(await self._stored())
-        if {row.schedule_id for row in await self._stored()} != timers.valid.keys():
+            return self._is_closed and bool(await self._schedules.rows())
+        if {row.schedule_id for row in await self._schedules.rows()} != timers.valid.keys():
             return True
         if self._foreign_ids:
             still = await self._service.schedules(ScheduleFilter(ids=sorted(self._foreign_ids)))
@@ -366,7 +364,7 @@ class TimerSystem:
             if state is not None and state.is_unread:
                 await self._read_late(state)
             changed, self._changed = self._changed, set()
-            rows = await self._stored()
+            rows = await self._schedules.rows()
             changed_rows = [
                 row
                 for row in rows
@@ -387,6 +385,17 @@ class TimerSystem:
         for timer_id, earlier in (await asyncio.to_thread(state.load)).items():
             since = self._history.get(timer_id, NO_HISTORY)
             self._history[timer_id] = since.since(earlier, now=now)
+
+
+def _defined(actions: Iterable[ScheduleAction]) -> dict[str, ScheduleRow | None]:
+    """Return the stored rows of the schedules to define, by id."""
+    found = (each for each in actions if isinstance(each, DefineSchedule))
+    return {each.schedule.schedule_id: each.row for each in found}
+
+
+def _rejected_ids(actions: Iterable[ScheduleAction]) -> set[str]:
+    """Return the ids that belong to schedules of other sources."""
+    return {each.schedule_id for each in actions if isinstance(each, RejectId)}
 
 
 def is_open(source: ServicesSource, *, timezone: str = "UTC") -> bool:
