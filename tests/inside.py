@@ -14,7 +14,7 @@ def store_of(beat):
 
 
 def launcher_of(beat, kind):
-    return beat._running.launchers.by_kind[kind]
+    return beat._running.parts.launchers[kind]
 
 
 async def in_transaction(store, call):

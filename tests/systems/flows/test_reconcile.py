@@ -15,6 +15,7 @@ from onbeat.app.settings import Settings
 from onbeat.core.schedule import read_schedule
 from onbeat.errors import InvalidSettings
 from onbeat.systems.flows.expose_files import Exposes
+from onbeat.systems.flows.settings import FlowsSettings
 from onbeat.systems.flows.system import FlowTimer, TimerMirror
 from onbeat.systems.flows.timer_log import TimerLog, timer_logger
 from onbeat.systems.ray.mirror import TimerLock
@@ -291,10 +292,10 @@ def test_exposes_are_read_every_minute_unless_an_interval_is_set(world, given, s
 
 @pytest.mark.req("K37", "K43", "K44", "K45", "K46", "K47")
 def test_settings_have_the_defaults_of_the_origin():
-    found = Settings()
-    assert found.flows_log_file == "./data/timer.log"
-    assert (found.flows_log_file_level, found.flows_std_level) == ("DEBUG", "INFO")
-    assert (found.flows_interval, found.flows_user) == (60_000, "timer")
+    found = Settings().of(FlowsSettings)
+    assert found.log_file == "./data/timer.log"
+    assert (found.log_file_level, found.std_level) == ("DEBUG", "INFO")
+    assert (found.interval, found.user) == (60_000, "timer")
 
 
 @pytest.mark.req("K37", "K43", "K44", "K45", "K46", "K47")
@@ -306,12 +307,13 @@ def test_environment_names_of_the_origin_apply_where_the_timer_is_used(tmp_path)
         "KODO_TIMER_INTERVAL": "30",
         "KODO_TIMER_USER": "cronos",
     }
-    found = Settings.load(environment={"ONBEAT_FLOWS_EXPOSES": "x", **theirs}, folder=tmp_path)
-    assert (found.flows_log_file, found.flows_log_file_level) == ("t.log", "INFO")
-    assert (found.flows_std_level, found.flows_interval) == ("ERROR", 30_000)
-    assert found.flows_user == "cronos"
+    loaded = Settings.load(environment={"ONBEAT_FLOWS_EXPOSES": "x", **theirs}, folder=tmp_path)
+    found = loaded.of(FlowsSettings)
+    assert (found.log_file, found.log_file_level) == ("t.log", "INFO")
+    assert (found.std_level, found.interval) == ("ERROR", 30_000)
+    assert found.user == "cronos"
     ours = {"ONBEAT_FLOWS_EXPOSES": "x", "ONBEAT_FLOWS_INTERVAL": "5s", **theirs}
-    assert Settings.load(environment=ours, folder=tmp_path).flows_interval == 5000
+    assert Settings.load(environment=ours, folder=tmp_path).value("flows_interval") == 5000
     assert Settings.load(environment=theirs, folder=tmp_path) == Settings()
 
 

@@ -12,6 +12,7 @@ from aiohttp import web
 from onbeat import Onbeat
 from onbeat.testing import ManualClock
 from tests.given_settings import given_settings
+from tests.inside import launcher_of
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "sessions"
@@ -172,7 +173,7 @@ class SessionsHarness:
 
     async def tidy(self):
         """Delete ephemeral sessions, as is done every minute."""
-        await self.beat._runtime.launchers.sessions.tidy()
+        await launcher_of(self.beat, "session").tidy()
 
     # -- files
 
