@@ -343,10 +343,12 @@ def test_crash_before_the_file_is_written_repeats_no_run(world):
         await world.put("daily")
         world.early = world.last_run("daily")
         await world.let_pass("1h")
-        known = await world.sessions._mirror.record("daily")
+        known = await world.sessions._mirror.records.one("daily")
         told = {name: world.early[name] for name in ("sessionId", "nextRun")}
-        await world.sessions._mirror.save("daily", type(known)(known.definition, written=told))
-        world.sessions._mirror.is_on = False
+        await world.sessions._mirror.records.save(
+            "daily", type(known)(known.definition, written=told)
+        )
+        world.sessions._mirror.folder.is_on = False
 
     world.play(whole)
     world.write("daily", "last-run.json", world.early)
@@ -365,7 +367,7 @@ def test_crash_between_storing_and_writing_is_not_treated_as_an_edit(world):
 
     async def crashes(world):
         await world.put("daily")
-        write, keep = Files.write, world.sessions._mirror.save
+        write, keep = Files.write, world.sessions._mirror.records.save
         left = world.crash_after
 
         def step():
@@ -382,7 +384,7 @@ def test_crash_between_storing_and_writing_is_not_treated_as_an_edit(world):
             step()
             return write(self, slug, name, fields, **own)
 
-        world.sessions._mirror.save, Files.write = kept, written
+        world.sessions._mirror.records.save, Files.write = kept, written
         try:
             await world.sessions.patch(world.service, "daily", {"enabled": False})
             world.done = True
@@ -390,7 +392,7 @@ def test_crash_between_storing_and_writing_is_not_treated_as_an_edit(world):
             pass
         finally:
             Files.write = write
-            world.sessions._mirror.is_on = False
+            world.sessions._mirror.folder.is_on = False
             world.sessions.reconcile = lambda: nothing(world)
         world.paused = (await world.service.schedule("daily")).paused
 
@@ -549,14 +551,14 @@ def test_crash_after_an_edited_run_started_starts_no_second_one(world):
     async def crashes(world):
         await world.put("daily")
         world.edit("daily", "last-run.json", nextRun="2026-01-29T07:00:00.000Z")
-        mirror, keep = world.sessions._mirror, world.sessions._mirror.save
+        records, keep = world.sessions._mirror.records, world.sessions._mirror.records.save
 
         async def kept(slug, known):
             if known.awaited is None and await world.service.runs(limit=1):
                 raise OSError("the power is off")
             await keep(slug, known)
 
-        mirror.save = kept
+        records.save = kept
         await world.sessions.reconcile()
         world.sessions.reconcile = lambda: nothing(world)
 

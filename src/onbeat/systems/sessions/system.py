@@ -49,7 +49,9 @@ from onbeat.systems.sessions.definitions import (
     read_definition,
 )
 from onbeat.systems.sessions.files import DEFINITION, Files
-from onbeat.systems.sessions.mirror import SESSION, FileMirror
+from onbeat.systems.sessions.mirror import FileMirror
+from onbeat.systems.sessions.reconcile_slug import begins_at, definition_of
+from onbeat.systems.sessions.slug_records import SESSION
 from onbeat.systems.sessions.status import SlugRecord
 from onbeat.systems.sessions.waiting_runs import active_run, cancel_retries
 
@@ -121,7 +123,7 @@ class Sessions:
 
     async def start(self) -> None:
         """Apply the files to the store, and start the background work."""
-        self._mirror.start()
+        self._mirror.folder.start()
         try:
             await self.reconcile()
         except OSError as broken:
@@ -163,7 +165,7 @@ class Sessions:
         try:
             await self.reconcile()
         finally:
-            self._mirror.is_on = False
+            self._mirror.folder.is_on = False
 
     async def reconcile(self) -> None:
         """Bring changed files and schedules in step."""
@@ -230,12 +232,12 @@ class Sessions:
             )
             if row is None:
                 raise _not_found(slug)
-            record = await self._mirror.record(slug)
+            record = await self._mirror.records.one(slug)
             if fields.keys() - {"enabled"}:
-                definition = self._mirror.definition(row, record)
+                definition = definition_of(row, record)
                 await self._define(service, slug, row, _merged(definition, fields))
             else:
-                await self._mirror.set_enabled(service, row, record, enabled=enabled)
+                await self._mirror.switch(service, row, record, enabled=enabled)
                 await self._mirror.cancel_obsolete_runs(slug)
                 await self._mirror.refresh(slug)
             item = await self.item(service, slug)
@@ -281,7 +283,7 @@ class Sessions:
         self, service: Service, slug: str, row: ScheduleRow | None, fields: Fields
     ) -> bool:
         """Define a slug and update its files; return whether it is new."""
-        now, record = self._service.clock.now(), await self._mirror.record(slug)
+        now, record = self._service.clock.now(), await self._mirror.records.one(slug)
         before = record.definition if record is not None else {}
         stamp = rfc3339_ms(now)
         created = before.get("createdAt", stamp) if row is not None else stamp
@@ -297,7 +299,7 @@ class Sessions:
             known = (*definition, *LIMITS)
             definition |= {name: value for name, value in before.items() if name not in known}
         definition |= {"createdAt": created, "updatedAt": stamp}
-        first = await self._mirror.begins_at(row, before, definition)
+        first = begins_at(row, before, definition, now=now)
         schedule = read_definition(slug, definition, self._defaults, begins_at=first, now=now)
         enabled = is_enabled(definition)
         persists = is_persistent(definition)
@@ -310,16 +312,14 @@ class Sessions:
             expected={slug: None} if row is None else {},
         )
         found = await service.schedule(slug)
-        await self._mirror.set_enabled(service, found, record, enabled=enabled)
+        await self._mirror.switch(service, found, record, enabled=enabled)
         if record is None or row is None:
             record = SlugRecord(definition)
         else:
             record = replace(record.with_definition(definition), held=None)
-        await self._mirror.save(slug, record)
-        self._mirror.slugs.add(slug)
+        await self._mirror.records.save(slug, record)
         await self._mirror.cancel_obsolete_runs(slug)
-        record = await self._mirror.record(slug) or record
-        await self._mirror.update_files(await service.schedule(slug), record)
+        await self._mirror.update_files(slug)
         return done.change == "created"
 
     async def _find(self, service: Service, slug: str) -> ScheduleRow | None:
@@ -327,14 +327,14 @@ class Sessions:
         return row if row is not None and row.source == SOURCE else None
 
     async def _item(self, row: ScheduleRow) -> PromptFields:
-        record = await self._mirror.record(row.schedule_id)
-        definition = self._mirror.definition(row, record)
-        status = await self._mirror.status(row, record or SlugRecord(definition))
+        record = await self._mirror.records.one(row.schedule_id)
+        definition = definition_of(row, record)
+        status = await self._mirror.records.status(row, record or SlugRecord(definition))
         schedule, created, updated = (
             definition.get(name) for name in ("schedule", "createdAt", "updatedAt")
         )
         ran = {name: None if value is None else str(value) for name, value in status.ran.items()}
-        problem = self._mirror.why_held(row, record)
+        problem = self._why_held(row, record)
         return PromptFields(
             slug=row.schedule_id,
             prompt=str(definition["prompt"]),
@@ -351,6 +351,13 @@ class Sessions:
             **_limits_in(definition),
         )
 
+    def _why_held(self, row: ScheduleRow, record: SlugRecord | None) -> str:
+        """Return why a slug is not run because of its files; empty if it is."""
+        if (broken := self._mirror.problems.corrupt.get(row.schedule_id)) is not None:
+            return str(broken)
+        is_held = record is not None and record.is_held(row)
+        return row.pause_note if is_held else ""  # another node has the files
+
     async def _refuse_corrupt(
         self,
         service: Service,
@@ -363,7 +370,7 @@ class Sessions:
         """Refuse a slug with a corrupt file, with these texts; empty: that file does not matter."""
         if row is None and service.caller.only_owner is not None:
             raise _not_found(slug)
-        corrupt = self._mirror.corrupt.get(slug)
+        corrupt = self._mirror.problems.corrupt.get(slug)
         if corrupt is None and row is None and (kept := await self._mirror.broken.one(slug)):
             corrupt = kept.corrupt  # another node has the folder
         if corrupt is None:
@@ -377,10 +384,10 @@ class Sessions:
 
     async def _session_of(self, row: ScheduleRow, run: RunRow) -> str | None:
         """Return the session that a run is sent to, if it is known soon."""
-        definition = self._mirror.definition(row, await self._mirror.record(row.schedule_id))
+        definition = definition_of(row, await self._mirror.records.one(row.schedule_id))
         for _ in range(SESSION_POLLS):
             if is_persistent(definition):
-                found = await self._mirror.session_of(row)
+                found = await self._mirror.records.session_of(row)
                 if found is not None:
                     return found
             run = await self._service.run(run.run_id)
