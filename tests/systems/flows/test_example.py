@@ -38,7 +38,7 @@ def test_one_command_copies_and_starts_the_example():
 def test_settings_of_the_example_are_those_of_a_timer(tmp_path):
     shutil.copy(EXAMPLE / "onbeat.toml", tmp_path)
     found = Settings.load(environment={}, folder=tmp_path)
-    assert (found.flows_exposes, found.flows_interval) == ("exposes", 5000)
+    assert (found.value("flows_exposes"), found.value("flows_interval")) == ("exposes", 5000)
     assert list(EXAMPLE_PANEL.FLOWS) == ["/-/127.0.0.1/8125/-/", "/-/127.0.0.1/8125/-/clean"]
 
 
