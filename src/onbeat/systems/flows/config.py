@@ -9,6 +9,7 @@ from hashlib import sha256
 
 import msgspec
 
+from onbeat.core.fields import read_flag, read_number
 from onbeat.core.policy_values import MAX_RETRY_DELAYS
 from onbeat.core.schedule import ID, Schedule, read_schedule
 from onbeat.core.time.durations import parse_duration
@@ -115,16 +116,16 @@ def _read(name: str, value: object) -> object:
                 f"{quote_value(value)} is not a mapping of names to values",
                 hint="{limit: 100}",
             )
-        case "enabled" if not isinstance(value, bool):
-            problem = f"{quote_value(value)} is neither true nor false"
-            raise InvalidSchedule(name, problem, hint="true or false")
+        case "enabled":
+            with in_field(name):
+                return read_flag(value)
         case "timezone" if not isinstance(value, str):
             raise InvalidSchedule(
                 name, f"{quote_value(value)} is not a time zone", hint="such as Europe/Berlin"
             )
-        case "retry_count" if type(value) is not int or not 0 <= value <= MAX_RETRY_DELAYS:
-            hint = f"0 to {MAX_RETRY_DELAYS}"
-            raise InvalidSchedule(name, f"{quote_value(value)} is not a valid number", hint=hint)
+        case "retry_count":
+            with in_field(name):
+                return read_number(value, first=0, last=MAX_RETRY_DELAYS)
         case "retry_delay":
             return _delay(value)
         case "entry_point" if not isinstance(value, str) or not ENTRY_POINT.fullmatch(value):
