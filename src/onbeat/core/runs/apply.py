@@ -21,7 +21,16 @@ from onbeat.core.runs.decisions import (
     RunStep,
     Supersede,
 )
-from onbeat.core.runs.phase import WHEN_ANNOUNCED, WHEN_ASKED_TO_END, WHEN_CLAIMED, Phase
+from onbeat.core.runs.phase import (
+    STARTED,
+    TO_START,
+    UNANNOUNCED,
+    WHEN_ANNOUNCED,
+    WHEN_CANCEL_REQUESTED,
+    WHEN_CLAIMED,
+    Phase,
+    phases_where,
+)
 from onbeat.core.runs.run import Run
 
 
@@ -36,8 +45,26 @@ class RunChange(msgspec.Struct, frozen=True, gc=False):
         assert self.after.phase in allowed, f"{self.before.phase} to {self.after.phase}"
 
 
+# The phases from which each step is taken. The table of phases limits where it leads.
+TAKEN_FROM: dict[type[RunStep], frozenset[Phase]] = {
+    Supersede: UNANNOUNCED,
+    Cancel: UNANNOUNCED,
+    Release: frozenset({Phase.QUEUED}),
+    Requeue: TO_START,
+    Claim: frozenset(WHEN_CLAIMED),
+    Announce: frozenset(WHEN_ANNOUNCED),
+    HandBack: phases_where(lambda facts: facts.is_leased),
+    RequestCancel: frozenset(WHEN_CANCEL_REQUESTED),
+    Retry: STARTED,
+    Detach: STARTED,
+    AwaitReport: STARTED,
+    Finish: phases_where(lambda facts: not facts.is_over),
+}
+
+
 def apply(run: Run, step: RunStep, *, now: int) -> RunChange:
     """Return what a step makes of a run. `now` is in milliseconds."""
+    assert run.phase in TAKEN_FROM[type(step)], f"{type(step).__name__} of a {run.phase} run"
     return RunChange(run, _after(run, step, now))
 
 
@@ -61,7 +88,7 @@ def _after(run: Run, step: RunStep, now: int) -> Run:
         case HandBack():
             return _handed_back(run)
         case RequestCancel(reason=reason):
-            phase = WHEN_ASKED_TO_END[run.phase]
+            phase = WHEN_CANCEL_REQUESTED[run.phase]
             deadline_at = now if phase is Phase.REVOKED else run.deadline_at
             return replace(run, phase=phase, ending=reason, deadline_at=deadline_at)
         case Retry(is_deferral=is_deferral):

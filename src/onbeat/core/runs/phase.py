@@ -88,18 +88,18 @@ def _after(*groups: Phase | frozenset[Phase]) -> frozenset[Phase]:
 P = Phase
 # The phases in which a run waits to be claimed for an attempt.
 TO_START = frozenset({P.WAITING, P.SCHEDULED, P.RETRYING, P.DEFERRED, P.BACKFILL})
-ENDED = frozenset({P.SUCCESS, P.FAILED, P.CANCELED})
+STARTED_END = frozenset({P.SUCCESS, P.FAILED, P.CANCELED})
 UNSTARTED_END = frozenset({P.SKIPPED, P.FAILED, P.CANCELED})
-FROM_WAITING = _after(P.CLAIMED, P.QUEUED, UNSTARTED_END)
+WHEN_RECHECKED = _after(P.CLAIMED, P.QUEUED, UNSTARTED_END)  # its overlap is decided again
 
 PHASES: dict[Phase, PhaseFacts] = {
     P.WAITING: PhaseFacts(
         "it was due when it was decided, and starts as soon as a node claims it",
-        Status.ENQUEUED, FROM_WAITING, Blocks.ONCE_DUE, is_claimable=True,
+        Status.ENQUEUED, _after(P.CLAIMED, UNSTARTED_END), Blocks.ONCE_DUE, is_claimable=True,
     ),
     P.SCHEDULED: PhaseFacts(
-        "it starts later than it was decided; its overlap is rechecked then",
-        Status.ENQUEUED, FROM_WAITING, Blocks.ONCE_DUE, is_claimable=True,
+        "it is due later than it was decided; its overlap is rechecked then",
+        Status.ENQUEUED, WHEN_RECHECKED, Blocks.ONCE_DUE, is_claimable=True,
     ),
     P.RETRYING: PhaseFacts(
         "an attempt failed, and another is due",
@@ -107,11 +107,11 @@ PHASES: dict[Phase, PhaseFacts] = {
     ),
     P.DEFERRED: PhaseFacts(
         "the last attempt found its target busy, and another is due",
-        Status.ENQUEUED, FROM_WAITING, is_claimable=True,
+        Status.ENQUEUED, WHEN_RECHECKED, is_claimable=True,
     ),
     P.BACKFILL: PhaseFacts(
         "a past tick that was requested by a backfill; ticks of the present have precedence",
-        Status.ENQUEUED, FROM_WAITING, is_claimable=True,
+        Status.ENQUEUED, WHEN_RECHECKED, is_claimable=True,
     ),
     P.QUEUED: PhaseFacts(
         "it waits for another run of its schedule to end",
@@ -125,22 +125,22 @@ PHASES: dict[Phase, PhaseFacts] = {
     P.RUNNING: PhaseFacts(
         "a node has announced it and launches it, or it runs",
         Status.STARTED,
-        _after(P.CANCELING, P.ACCEPTED, P.DETACHED, TO_START, ENDED, P.SKIPPED),
+        _after(P.CANCELING, P.ACCEPTED, P.DETACHED, TO_START, STARTED_END, P.SKIPPED),
         Blocks.ALWAYS, is_leased=True, holds_place=True,
     ),
     P.CANCELING: PhaseFacts(
-        "its node was asked to cancel it",
-        Status.STARTED, _after(P.RECALLED, ENDED), Blocks.ALWAYS,
+        "its cancellation was requested: its node is to cancel it",
+        Status.STARTED, _after(P.RECALLED, STARTED_END), Blocks.ALWAYS,
         is_leased=True, holds_place=True, is_to_end=True,
     ),
     P.ACCEPTED: PhaseFacts(
         "its target accepted it and reports its outcome by a deadline; no node holds it",
-        Status.STARTED, _after(P.REVOKED, P.RETRYING, ENDED), Blocks.UNTIL_DEADLINE,
+        Status.STARTED, _after(P.REVOKED, P.RETRYING, STARTED_END), Blocks.UNTIL_DEADLINE,
         holds_place=True,
     ),
     P.REVOKED: PhaseFacts(
-        "its target accepted it, and its cancellation was requested: it ends at once",
-        Status.STARTED, ENDED, Blocks.ALWAYS, holds_place=True, is_to_end=True,
+        "its target accepted it, and its cancellation was requested: its deadline is now",
+        Status.STARTED, STARTED_END, Blocks.ALWAYS, holds_place=True, is_to_end=True,
     ),
     P.DETACHED: PhaseFacts(
         "its node was lost and it may run without it: a node is to reattach to it",
@@ -155,11 +155,11 @@ PHASES: dict[Phase, PhaseFacts] = {
     P.REATTACHED: PhaseFacts(
         "a node has announced that it reattaches to it, or it runs again under a node",
         Status.STARTED,
-        _after(P.CANCELING, P.ACCEPTED, P.DETACHED, P.RETRYING, P.DEFERRED, ENDED),
+        _after(P.CANCELING, P.ACCEPTED, P.DETACHED, P.RETRYING, P.DEFERRED, STARTED_END),
         Blocks.ALWAYS, is_leased=True, holds_place=True,
     ),
     P.RECALLED: PhaseFacts(
-        "it is detached and was asked to end: a node is to reattach to it and cancel it",
+        "it is detached, and its cancellation was requested: a node is to reattach and cancel it",
         Status.ENQUEUED, _after(P.RECALLING, P.FAILED), Blocks.ALWAYS,
         is_claimable=True, holds_place=True, is_detached=True, is_to_end=True,
     ),
@@ -190,7 +190,7 @@ WHEN_ANNOUNCED = {
     P.REATTACHING: P.REATTACHED,
     P.RECALLING: P.CANCELING,
 }
-WHEN_ASKED_TO_END = {
+WHEN_CANCEL_REQUESTED = {
     P.RUNNING: P.CANCELING,
     P.REATTACHED: P.CANCELING,
     P.ACCEPTED: P.REVOKED,
