@@ -21,6 +21,7 @@ from contextlib import closing
 from itertools import groupby
 from pathlib import Path
 
+import tests.conftest  # noqa: F401 - it installs the kinds of target, where they are installed
 from onbeat.core.decide.plan import plan
 from onbeat.core.runs.run import Accepted, Busy, Canceled, Failed, Lost, Succeeded
 from onbeat.core.time.instants import parse_instant
