@@ -33,7 +33,7 @@ UPDATE schedule_runs
 
 -- A detached run has started: no deadline for its start applies.
 UPDATE schedule_runs SET deadline_at = NULL
- WHERE phase IN ('DETACHED', 'REATTACHING', 'RECALLED', 'RECALLING');
+ WHERE finished_at IS NULL AND phase IN ('DETACHED', 'REATTACHING', 'RECALLED', 'RECALLING');
 
 CREATE INDEX waiting_runs ON schedule_runs (priority DESC, due_at, run_at, schedule_id)
     WHERE phase IN ('BACKFILL', 'DEFERRED', 'DETACHED', 'RECALLED', 'RETRYING', 'SCHEDULED', 'WAITING');
