@@ -11,6 +11,7 @@ import msgspec
 
 from onbeat.app.settings import Settings, known_settings, setting_options, shown_default
 from onbeat.core.policy import POLICIES, Policy
+from onbeat.core.runs.phase import PHASES, Blocks, Phase, PhaseFacts
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -56,6 +57,42 @@ def options_of_up() -> str:
     return table(("option", "meaning"), rows)
 
 
+IN_FLIGHT = {
+    Blocks.NEVER: "",
+    Blocks.ONCE_DUE: "once due",
+    Blocks.UNTIL_DEADLINE: "until its deadline",
+    Blocks.ALWAYS: "yes",
+}
+
+
+def phases() -> str:
+    """Return the table of the phases of a run."""
+    rows = []
+    for phase, facts in PHASES.items():
+        then = ", ".join(each for each in Phase if each in facts.follows)
+        marks = (IN_FLIGHT[facts.blocks], _yes(facts.holds_place), _yes(facts.is_claimable))
+        columns = ", ".join(f"`{name}`" for name in _columns(facts))
+        rows.append([f"`{phase}`", facts.status, facts.meaning, *marks, columns, then])
+    titles = ("in flight", "has a place", "claimable", "columns", "may be followed by")
+    return table(("phase", "status", "meaning", *titles), rows)
+
+
+def _columns(facts: PhaseFacts) -> Iterable[str]:
+    """Yield the columns that a phase sets."""
+    if facts.is_leased:
+        yield "leased_by"
+    if facts.is_queued:
+        yield "blocked_by"
+    if facts.is_to_end:
+        yield "end_asked_at"
+    if facts.is_over:
+        yield "finished_at"
+
+
+def _yes(holds: bool) -> str:  # noqa: FBT001 - a cell
+    return "yes" if holds else ""
+
+
 def with_tables(page: str) -> str:
     """Return a page with its tables as they are now."""
     return TABLE.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}{found[3]}", page)
@@ -72,6 +109,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "settings": settings,
     "policies": policies,
     "options_of_up": options_of_up,
+    "phases": phases,
 }
 
 if __name__ == "__main__":

@@ -172,7 +172,7 @@ PHASES: dict[Phase, PhaseFacts] = {
     P.FAILED: PhaseFacts("it failed", Status.FAILED, _after()),
     P.CANCELED: PhaseFacts("it was canceled", Status.CANCELED, _after()),
     P.SKIPPED: PhaseFacts(
-        "it never started; a backfill can start it after all",
+        "it never ran; a backfill can start it after all",
         Status.SKIPPED, _after(P.BACKFILL),
     ),
 }  # fmt: skip
