@@ -12,7 +12,9 @@ PAGES = [
     ROOT / "docs" / "tutorial.md",
     ROOT / "docs" / "calendar.md",
     ROOT / "docs" / "simulate.md",
-    *sorted((ROOT / "docs" / "howto").glob("*.md")),
+    *sorted(
+        path for path in (ROOT / "docs" / "howto").glob("*.md") if path.stem != "plug"
+    ),  # tests/plugs
     ROOT / "docs" / "services.md",
     ROOT / "docs" / "sessions.md",
     ROOT / "docs" / "flows.md",
