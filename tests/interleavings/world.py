@@ -185,7 +185,7 @@ class TwoClients:
     def _launch(self, node, attempts):
         """Start the runs of a node, as it does immediately; `two` will not see their outcomes."""
         for a in attempts:
-            row = ("STARTED", a.attempt, a.fence)
+            row = ("RUNNING", a.attempt, a.fence)
             self.launched.append(
                 Launched(a.run_id, a.schedule_id, a.run_at, a.request_id, a.attempt, a.fence, a.key, 0, 0, row,
                          tuple(a.target.fields["command"]), revision=a.revision)

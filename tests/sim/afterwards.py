@@ -3,10 +3,12 @@
 from collections import Counter
 from hashlib import sha256
 
+from onbeat.core.runs.phase import Phase
 from onbeat.core.schedule import from_definition
 from onbeat.errors import OnbeatError, RunIsOver
 
 LEASE = 5.0
+ANNOUNCED = ("RUNNING", "CANCELING")
 LOOKAHEAD, HOUR = 60_000, 3_600_000
 SOON = 2_000  # milliseconds in which a node that has nothing else to do does what is due
 LONGEST_ASKED = 7.0  # seconds until a run that was asked to end has, if its node is well
@@ -40,12 +42,13 @@ class Afterwards:
         """Every row is what its events say."""
         life = self._life
         rows = database.execute(
-            "SELECT run_id, status, reason, attempt, fence, finished_at, blocked_by, deferrals, "
+            "SELECT run_id, phase, reason, attempt, fence, finished_at, blocked_by, deferrals, "
             "revision FROM schedule_runs"
         )
         skips, told = dict(life.skips), dict(life.runs)
-        for run_id, status, reason, attempt, fence, finished_at, blocked_by, *more in rows:
+        for run_id, phase, reason, attempt, fence, finished_at, blocked_by, *more in rows:
             deferrals, revision = more
+            status = Phase(phase).facts.status
             over = status not in ("ENQUEUED", "STARTED")
             right = (finished_at is not None) == over
             life.require(right, "legal state changes", f"row {run_id}")
@@ -132,7 +135,8 @@ class Afterwards:
             )
             same = each.key == sha256(text.encode()).hexdigest()
             life.require(same, "one key for every attempt", f"{each}")
-            announced = each.row == ("STARTED", each.attempt, each.fence)
+            phase, *held = each.row
+            announced = phase in ANNOUNCED and held == [each.attempt, each.fence]
             life.require(announced, "announced before it is launched", f"{each}")
             in_time = each.after_claim <= LEASE * 2 / 3 + 0.001
             life.require(in_time, "nothing starts past the lease", f"{each}")
@@ -168,8 +172,8 @@ class Afterwards:
     def _conditions(self):
         """A condition is asked of a run that was claimed, once a claim."""
         for each in getattr(self._world, "probes", []):
-            status, attempt, fence = each.row
-            claimed = (status, attempt) == ("ENQUEUED", each.attempt - 1)
+            phase, attempt, fence = each.row
+            claimed = (phase, attempt) == ("CLAIMED", each.attempt - 1)
             claimed = fence > each.fence or (
                 claimed and fence == each.fence
             )  # or it was ended since

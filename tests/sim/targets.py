@@ -30,7 +30,7 @@ class Launched:
     key: str
     at: int  # by the wall clock
     after_claim: float  # seconds since the claim was sent
-    row: tuple  # status, attempt and fence of its row at that moment
+    row: tuple  # phase, attempt and fence of its row at that moment
     argv: tuple = ()
     began: float = 0.0  # by the monotonic clock, as is its end
     over: float = float("inf")
@@ -124,7 +124,7 @@ class Targets:
     def _see(self, attempt):
         world = self._world
         row = world.looking.execute(
-            "SELECT status, attempt, fence FROM schedule_runs WHERE run_id = ?", (attempt.run_id,)
+            "SELECT phase, attempt, fence FROM schedule_runs WHERE run_id = ?", (attempt.run_id,)
         ).fetchone()
         sent = world.sent.get((attempt.run_id, attempt.fence), float("-inf"))
         return Launched(

@@ -20,10 +20,10 @@ SELECT d.schedule_id, count(r.run_id) AS queued
  WHERE d.run_at * 1000 <= ?1 AND d.due_at > ?1
  GROUP BY 1 ORDER BY queued DESC, 1 LIMIT 1
 """  # by jitter, or for want of room
-UNFINISHED = "SELECT run_id, status FROM schedule_runs WHERE finished_at IS NULL ORDER BY run_id"
+UNFINISHED = "SELECT run_id, phase FROM schedule_runs WHERE finished_at IS NULL ORDER BY run_id"
 SKIPPED = """
 SELECT schedule_id, coalesce(first_run_at, run_at), run_at FROM schedule_runs
- WHERE status = 'SKIPPED' ORDER BY first_run_at IS NULL, run_id DESC LIMIT 40
+ WHERE phase = 'SKIPPED' ORDER BY first_run_at IS NULL, run_id DESC LIMIT 40
 """
 WHAT = {
     "edit": 6, "retune": 3, "interfere": 2, "crowd": 0.4, "again": 2, "pause": 3, "resume": 5,

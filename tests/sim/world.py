@@ -11,6 +11,7 @@ from pathlib import Path
 import apsw
 
 from onbeat.errors import StoreFailed
+from onbeat.host.plugs import plugs
 from onbeat.stores.sqlite.store import SqliteStore
 from tests.sim.clockwork import Clock, VirtualLoop
 from tests.sim.faults import Crash, Faults
@@ -21,6 +22,9 @@ from tests.sim.users import Acknowledged, Users
 MINUTES = 10  # of faults and users; then a quiet time in which everything has to come right
 QUIET = 240.0
 LONGEST_STOP = 300.0  # what runs may take its time, and so may a store that fails
+
+
+plugs()  # a definition is read with the kinds of target that are installed
 
 
 class Simulation:
