@@ -8,7 +8,7 @@ from onbeat.core.schedule import from_definition
 from onbeat.errors import OnbeatError, RunIsOver
 
 LEASE = 5.0
-ANNOUNCED = ("RUNNING", "CANCELING")
+ANNOUNCED = ("RUNNING", "REATTACHED", "CANCELING")
 LOOKAHEAD, HOUR = 60_000, 3_600_000
 SOON = 2_000  # milliseconds in which a node that has nothing else to do does what is due
 LONGEST_ASKED = 7.0  # seconds until a run that was asked to end has, if its node is well
@@ -164,7 +164,7 @@ class Afterwards:
         revision, text = run.by[launched.attempt]
         told = f"{launched} by revision {revision}: {text}"
         target = from_definition(run.schedule_id, text).target
-        said = target.fields["command"]
+        said = target.fields[target.kind]
         same = launched.revision == revision and len(launched.argv) == len(said)
         same = same and all(a == b or "{{" in b for a, b in zip(launched.argv, said, strict=False))
         life.require(same, "a run starts as its revision says", told)
@@ -245,6 +245,6 @@ class Afterwards:
         if run.blocked_by is None:
             waits = run.free_since > recent or run.due_at > recent  # the clock was set back
             full = life.is_full(run.group) or life.free_since[run.group] > recent
-            return waits or (run.group is not None and full)
+            return waits or (run.group is not None and full and not run.detached)
         others = [r for r in life.unfinished(run.schedule_id) if not r.manual and r is not run]
         return any(r.blocked_by is None for r in others)

@@ -14,7 +14,8 @@ from onbeat.events import RunEnqueued, decode_events
 from tests.sim.afterwards import Afterwards
 from tests.sim.covering import Covering
 from tests.sim.decisions import Decisions
-from tests.sim.model import ENDINGS, Life, Model, RunModel, Transaction
+from tests.sim.detached import Detached
+from tests.sim.model import ENDINGS, MOST_LOST, Life, Model, RunModel, Transaction
 from tests.sim.waiting import Waiting
 
 CALLS = {
@@ -23,7 +24,6 @@ CALLS = {
     "group.changed": "set_group",
 }  # fmt: skip
 REPORT_TIMEOUT = 3_600_000
-MOST_LOST = 5  # attempts beyond the policy's own, as the docs say
 RETRYABLE = ("exit", "launch_failed")  # of what the targets of the simulator can say
 
 
@@ -34,6 +34,7 @@ class Checker(Life):
         super().__init__(world)
         self.decisions, self.covering = Decisions(self), Covering(self)
         self.waiting, self.afterwards = Waiting(self), Afterwards(self)
+        self.detached = Detached(self)
         self.probed = getattr(world, "probed", {})  # what conditions answered, by run and fence
         self.skips = {}  # skipped ticks, by the run that their row is
         self.node_ids = {}  # nodes that have not stopped in good order: when each started
@@ -62,6 +63,7 @@ class Checker(Life):
 
     def finish(self, database):
         self.afterwards.check(database)
+        self.detached.check()
 
     def _see_to_the_whole(self):
         """Check what has to hold when a transaction is done."""
@@ -81,7 +83,8 @@ class Checker(Life):
         if isinstance(call.answer, OnbeatError) or self.is_sick(call.schedule_id):
             return
         model = self.models[call.schedule_id]
-        waiting = [run for run in self.unfinished(call.schedule_id) if run.state == "ENQUEUED"]
+        runs = self.unfinished(call.schedule_id)
+        waiting = [run for run in runs if run.state == "ENQUEUED" and not run.detached]
         left = [run for run in waiting if run.revision != model.revision]
         self.require(not left, "what waits is moved if that is asked for", f"{left[:2]}")
 
@@ -141,7 +144,8 @@ class Checker(Life):
             over = isinstance(call.answer, OnbeatError)
             right = run.is_over if over else run.is_over or run.asked is not None
             held = run.state == "STARTED" and run.heard_by is None  # its node will tell
-            waits = call.call == "report" and (run.waits or (held and over))
+            unheard = run.waits or run.detached or (held and over)
+            waits = call.call == "report" and unheard
             self.require(right or waits, "acknowledged calls hold", f"{call}: {run}")
             self.seen[f"too late to {call.call}"] += over and run.is_over
             self.seen["told of a run that a node has"] += over and held
@@ -206,7 +210,8 @@ class Checker(Life):
         run, model = self.runs[event.run_id], self.models[event.schedule_id]
         asked = self.tx.call is not None and self.tx.call.named.get("update_waiting")
         self.require(asked or not self.is_tagged, "nothing changes unasked", f"{event}")
-        self.require(run.state == "ENQUEUED", "legal state changes", f"{event}: {run}")
+        waits = run.state == "ENQUEUED" and not run.detached
+        self.require(waits, "legal state changes", f"{event}: {run}")
         right = (event.before, event.revision) == (run.revision, model.revision)
         self.require(right, "a run is moved to the revision of now", f"{event}: {run}")
         run.take_revision(model)
@@ -405,6 +410,7 @@ class Checker(Life):
         self._fence(run, event.fence, rises=True)
         self.pass_by(run)
         run.state, run.asks = "CLAIMED", run.schedule.when is not None
+        run.asks = run.asks and not run.detached
         current = self.models[event.schedule_id].revision
         self.seen["claimed by an earlier revision"] += run.revision != current
         self.seen["tried again by an earlier revision"] += run.revision != current and run.tries > 0
@@ -418,14 +424,16 @@ class Checker(Life):
         # A claimed one was due when it was claimed, whatever the clock says now.
         self.require(not direct or run.due_at <= self.now, "never early", f"started {run}")
         self.require(event.attempt == run.attempt + 1, "an attempt is announced once", f"{run}")
-        self.require(run.asked is None, "an asked run ends", f"started again: {run}")
+        fresh = run.asked is None or run.detached
+        self.require(fresh, "an asked run ends", f"started again: {run}")
         self.waiting.is_free(run, "started")
         self._fence(run, event.fence, rises=run.state == "ENQUEUED")
         self.pass_by(run)
         others = [
             r
             for r in self.unfinished(run.schedule_id)
-            if r.state == "STARTED"
+            if r.has_started
+            and r is not run
             and r.alone
             and run.alone
             and r.policy.overlap != "allow"  # it may have been moved to a revision that allows it
@@ -439,7 +447,7 @@ class Checker(Life):
         run.started_at = self.now
         run.by[event.attempt] = run.revision, run.definition
         run.returned = False
-        run.reason = None
+        self.detached.announce(run)
         if event.attempt > 1:
             self.seen["a further attempt"] += 1
 
@@ -471,7 +479,8 @@ class Checker(Life):
         late = self.tx.stopping and run.state == "CLAIMED"
         self.require(not late, "a node that stops leaves nothing behind", f"{run}")
         self.require(run.holds_a_place, "legal state changes", f"handed back {run}")
-        self.require(run.asked is None, "an asked run ends", f"handed back: {run}")
+        stays = self.detached.stays_when_handed_back(run)
+        self.require(run.asked is None or stays, "an asked run ends", f"handed back: {run}")
         void = run.attempt if run.state == "STARTED" else 0
         self.require(event.attempt == void, "an attempt is announced once", f"{event}: {run}")
         if run.state == "STARTED":
@@ -483,6 +492,7 @@ class Checker(Life):
         else:
             self.seen["handed back"] += 1
         self._fence(run, event.fence, rises=True)
+        run.detached = stays
         self.wait(run, due_at=run.due_at)
 
     def on_run_accepted(self, event):
@@ -511,7 +521,7 @@ class Checker(Life):
 
     def on_run_end_asked(self, event):
         run, tx = self.runs[event.run_id], self.tx
-        self.require(run.state == "STARTED", "legal state changes", f"asked to end {run}")
+        self.require(run.has_started, "legal state changes", f"asked to end {run}")
         self.require(run.asked is None, "a run is asked to end once", f"{event}: {run}")
         tx.decided[run.schedule_id] += 1
         if event.reason == "canceled":
@@ -527,6 +537,8 @@ class Checker(Life):
 
             tx.in_the_end.append(by_a_newer_one)
         run.asked = run.reason = event.reason
+        if run.detached:
+            self.detached.recall(run)
         if run.heard_by is not None:
             run.heard_by = self.now
             self.seen["asked to end, though accepted"] += 1
@@ -548,6 +560,10 @@ class Checker(Life):
     def on_run_retrying(self, event):
         run = self.runs[event.run_id]
         self.require(run.state == "STARTED", "legal state changes", f"retrying {run}")
+        if self.detached.is_lost(run, event):
+            self.detached.detach(run, event)
+            self._may_have_to_pause(run)
+            return
         policy = run.policy
         self.require(run.asked is None, "an asked run is not retried", f"{event}")
         self.require(not run.is_of_deleted, "a deleted schedule tries nothing again", f"{event}")
@@ -602,7 +618,7 @@ class Checker(Life):
         self._is_heard_of(run, event)
         if event.reason == "lost":
             self.require(run.heard_by is None, "accepted runs are nobody's to lose", f"{run}")
-            run.lost.add(run.attempt)
+            self.detached.lose(run)
         else:
             run.ended[run.attempt] = event.reason
         self._was_the_last(run, event)
@@ -613,12 +629,17 @@ class Checker(Life):
 
     def _was_the_last(self, run, event):
         """There is another attempt while the policy has delays left, but for a reason not to."""
-        if run.is_of_deleted or run.asked is not None or self.is_sick(run.schedule_id):
+        if self.is_sick(run.schedule_id):
+            return
+        if run.is_of_deleted or run.asked is not None:
+            self.detached.was_the_last(run)
             return
         delays, newer = run.policy.retry.delays, not run.manual and self.queued(run.schedule_id)
         may = event.reason in RETRYABLE and run.tries <= len(delays)
         if event.reason == "lost":
             may = run.policy.on_lost == "retry" and run.tries <= len(delays) + MOST_LOST
+            if run.continues:
+                may = run.attempt in run.lost and run.tries <= len(delays) + MOST_LOST
         self.require(not may or newer, "no retry is left out", f"{event}: {run}")
 
     def on_run_canceled(self, event):

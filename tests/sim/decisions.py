@@ -132,7 +132,7 @@ class Decisions:
         """The newest tick alone waits, for what was asked to end."""
         life = self._life
         life.require(not queued, "only the newest waits to replace", f"{event} beside {queued}")
-        unasked = [run for run in flying if run.state != "STARTED" or run.asked is None]
+        unasked = [run for run in flying if not run.has_started or run.asked is None]
         life.require(not unasked, "what is replaced is asked to end", f"{event}: {unasked}")
         life.seen["waits for what it replaces"] += bool(flying)
 

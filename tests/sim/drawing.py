@@ -7,6 +7,7 @@ OVERLAPS = ["skip", "queue", "allow", "replace"]
 CATCHUPS = ["once", "none", "all", "spread"]
 GROUPS = ["narrow", "wide"]
 JITTER = ("jitter", "jitter_around")
+OUTSIDE = 0.3  # how many targets continue without their node
 
 
 class Drawing:
@@ -75,7 +76,8 @@ class Drawing:
     def _target(self):
         last = self._rng.choice([*"0123456789", "{{ iteration }}", "{{ iteration }}"])
         enabled = {"enabled": False} if self._is(0.05) else {}
-        return {"command": ["true", last]} | enabled
+        kind = "outside" if self._is(OUTSIDE) else "command"
+        return {kind: ["true", last]} | enabled
 
     def policies(self):
         """Draw how a schedule is treated; when it ticks is not in this."""

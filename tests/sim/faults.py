@@ -9,7 +9,10 @@ RARE = [
         "register", "plan_due", "claim", "announce", "hand_back", "finish", "skip_condition", "expire",
         "to_end",
     )
-] + ["launch", "launched", "outcome", "commit", "probe", "answer of a probe"]  # fmt: skip
+] + [
+    "launch", "launched", "outcome", "commit", "probe", "answer of a probe", "reattach", "reattached",
+    "recall", "start outside", "end outside", "request", "answer of a request",
+]  # fmt: skip
 
 
 class Crash(BaseException):

@@ -11,6 +11,7 @@ from onbeat.core.schedule import from_definition
 from onbeat.core.triggers.past import Past, TriggerCause
 
 ENDINGS = {"SUCCESS": ("success", "completion"), "FAILED": ("failure", "completion")}
+MOST_LOST = 5  # attempts beyond the policy's own, as the docs say
 OVER = ("SUCCESS", "FAILED", "CANCELED", "SKIPPED")
 
 
@@ -154,6 +155,10 @@ class RunModel:
     is_reported_late: bool = False
     is_of_deleted: bool = False  # its schedule was deleted since, and maybe defined again
     returned: bool = False  # what was announced last was handed back, and none counted before
+    detached: bool = False  # its node is lost, and it may continue: it is only reattached
+    reattached: bool = False  # the announced attempt is to reattach it
+    reattaches_at: set[int] = field(default_factory=set)  # attempts that were to reattach it
+    recalls_at: set[int] = field(default_factory=set)  # attempts that were to reattach and end it
     started_by: str = ""
     free_since: int = 0  # when it could first have been claimed
     # Accepted runs whose deadline was over when this one was enqueued, released, claimed or started:
@@ -187,11 +192,26 @@ class RunModel:
 
     @property
     def waits(self):
-        return self.state in ("ENQUEUED", "CLAIMED")
+        return self.state in ("ENQUEUED", "CLAIMED") and not self.detached
+
+    @property
+    def has_started(self):
+        """Whether an attempt may run: under a node, where it was accepted, or detached."""
+        return self.state == "STARTED" or self.detached
 
     @property
     def holds_a_place(self):
-        return self.state in ("CLAIMED", "STARTED")
+        return self.state in ("CLAIMED", "STARTED") or self.detached
+
+    @property
+    def continues(self):
+        """Whether its target continues without its node."""
+        return self.schedule.target.kind == "outside"
+
+    @property
+    def is_recallable(self):
+        """Whether a request to end it outlasts its node: an earlier attempt may continue."""
+        return self.continues and self.tries > 1
 
     @property
     def is_requested(self):
@@ -210,17 +230,20 @@ class RunModel:
     @property
     def awaits_retry(self):
         """Whether a fresh tick takes its place."""
-        return self.state == "ENQUEUED" and self.was_tried and not self.is_requested
+        waits = self.state == "ENQUEUED" and not self.detached
+        return waits and self.was_tried and not self.is_requested
 
     @property
     def was_deferred(self):
         """Whether it is judged again when it is claimed."""
         late = self.due_at > self.enqueued_at
-        return not self.manual and (self.was_tried or late or self.backfill)
+        return not (self.manual or self.detached) and (self.was_tried or late or self.backfill)
 
     def in_flight(self, now):
         if self.manual or self.is_over or self.blocked_by is not None:
             return False
+        if self.detached:
+            return True
         if self.state == "ENQUEUED":
             fresh = not self.was_tried and not self.backfill
             return fresh and self.due_at <= max(now, self.enqueued_at)
@@ -331,6 +354,7 @@ class Life:
         """Have a run be over."""
         self.leave_place(run)
         run.state, run.reason, run.heard_by = state, reason, None
+        run.detached = run.reattached = False
         self.open[run.schedule_id].pop(run.run_id, None)
 
     def pass_by(self, run):
@@ -339,8 +363,10 @@ class Life:
         run.passed_by |= {other.run_id for other in unfinished if other.is_unreported(self.now)}
 
     def wait(self, run, *, due_at):
-        """Have a run wait again that was started, or claimed."""
-        self.leave_place(run)
+        """Have a run wait again that was started, or claimed. A detached one keeps its place."""
+        if not run.detached:
+            self.leave_place(run)
+        run.reattached = False
         run.state, run.heard_by, run.asks = "ENQUEUED", None, False
         run.due_at, run.free_since, run.waiting_since = due_at, max(self.now, due_at), self.now
 

@@ -12,6 +12,7 @@ from onbeat.stores.sql.rows import KEEP
 from onbeat.stores.sqlite.store import SqliteStore
 from tests.sim.clockwork import Clock
 from tests.sim.faults import Crash, Faults
+from tests.sim.outside import OutsideTargets
 from tests.sim.targets import Targets
 
 LEASE = 5_000
@@ -31,7 +32,7 @@ class SimNode:
         self.faults.quiet = world.quiet
         self.clock = _NodeClock(world, self.faults)
         world.nodes += 1
-        self.node = Node(f"node-{world.nodes}", "sim", frozenset({"command"}), LEASE)
+        self.node = Node(f"node-{world.nodes}", "sim", frozenset({"command", "outside"}), LEASE)
         self.stalled_until, self.left, self.store, self.engine = 0.0, False, None, None
         self.more_tasks, self.slow_until = [], 0.0  # until when calls take very long
 
@@ -39,6 +40,7 @@ class SimNode:
         self.store = await SqliteStore.open(
             self.world.path, clock=self.clock, inline=True, listener=self.world.hear
         )
+        self.world.phases.watch(self.store._worker._connection)
         self.faults.trace(self.store._worker._connection)
         if not self.world.quiet and self.rng.random() < 0.3:
             self.store.register = self._register_with_newer_zone_data
@@ -46,7 +48,7 @@ class SimNode:
             _Calls(self),
             self.clock,
             self.node,
-            {"command": Targets(self)},
+            {"command": Targets(self), "outside": OutsideTargets(self)},
             concurrency=50 if self.world.quiet else self.rng.choice([2, 20]),
             catchup_per_second=self.world.catchup_per_second,
         )

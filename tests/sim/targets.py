@@ -37,6 +37,9 @@ class Launched:
     was_well: bool = False  # whether its node was there to end it all the time
     outcome: object = None  # what it said in the end
     revision: int = 0  # of its schedule
+    may_run: bool = False  # as its attempt says
+    is_cancel_requested: bool = False
+    at_least_once: bool = False
 
 
 class Targets:
@@ -74,7 +77,7 @@ class Targets:
         try:
             await self._last(attempt)
             node.faults.reach("outcome")
-            seen.outcome = self._say(attempt)
+            seen.outcome = say(self._rng, attempt)
         finally:
             seen.over = world.loop.time()
             seen.was_well = node.is_well and node.slow_until <= seen.began
@@ -94,14 +97,6 @@ class Targets:
             await asyncio.sleep(rng.choice([0, 0.2, 3]) * rng.random())
             if rng.random() < 0.8:
                 raise
-
-    def _say(self, attempt):
-        draw = self._rng.random()
-        for likely, said in SAID:
-            draw -= likely
-            if draw < 0:
-                return said(self._rng, attempt)
-        raise RuntimeError("a launcher with a defect")
 
     async def _answer(self, attempt):
         """Say whether a condition holds, or nothing that could be understood."""
@@ -130,6 +125,17 @@ class Targets:
         return Launched(
             attempt.run_id, attempt.schedule_id, attempt.run_at, attempt.request_id,
             attempt.attempt, attempt.fence, attempt.key, WitnessClock(world.loop, world).now(),
-            world.loop.time() - sent, row, tuple(attempt.target.fields["command"]),
-            world.loop.time(), revision=attempt.revision,
+            world.loop.time() - sent, row, tuple(attempt.target.fields[attempt.target.kind]),
+            world.loop.time(), revision=attempt.revision, may_run=attempt.may_run,
+            is_cancel_requested=attempt.is_cancel_requested, at_least_once=attempt.at_least_once,
         )  # fmt: skip
+
+
+def say(rng, attempt, table=SAID):
+    """Draw what a target says when it ends."""
+    draw = rng.random()
+    for likely, said in table:
+        draw -= likely
+        if draw < 0:
+            return said(rng, attempt)
+    raise RuntimeError("a launcher with a defect")

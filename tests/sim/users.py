@@ -12,6 +12,7 @@ from onbeat.errors import InvalidSchedule, OnbeatError
 from onbeat.ports.store import InitialPosition
 from tests.sim.drawing import GROUPS, JITTER, Drawing
 
+REGRETTED_AFTER = [0, 0.01, 0.1, 0.1, 1, 5]  # seconds
 QUEUE_LIMIT = Policy().queue_limit
 NAMES = ["a", "b", "c", "d", "e", "once"]
 PUT_OFF = """
@@ -88,9 +89,9 @@ class Users:
         if self._rng.random() < 0.75:
             self._later(self._tell(run_id))
 
-    def may_regret(self, run_id):
-        """Have somebody cancel a run that was just announced; rarely."""
-        if self._rng.random() < 0.02:
+    def may_regret(self, run_id, *, likely=0.02):
+        """Have a user cancel a run that was just announced, or detached; rarely."""
+        if self._rng.random() < likely:
             self._later(self._regret(run_id))
 
     def _later(self, work):
@@ -214,7 +215,7 @@ class Users:
             await self._call("cancel", run_id)
 
     async def _regret(self, run_id):
-        await asyncio.sleep(self._rng.choice([0, 0.01, 0.1]))
+        await asyncio.sleep(self._rng.choice(REGRETTED_AFTER))
         await self._call("cancel", run_id)
 
     async def _report(self, name):

@@ -22,7 +22,9 @@ class Waiting:
         life = self._life
         edited = run.schedule_id in life.tx.edited and not run.is_requested
         blocker = life.runs.get(run.blocked_by)
-        turn = blocker is not None and blocker.state not in ("ENQUEUED", *OVER)
+        turn = blocker is not None and (
+            blocker.detached or blocker.state not in ("ENQUEUED", *OVER)
+        )
         told = f"{run}"
         if run.start_by is None:
             free = not edited or is_up is not False or turn
@@ -59,6 +61,10 @@ class Waiting:
         in_time = run.deadline is None or life.now < run.deadline
         life.require(in_time, "nothing starts past its start_deadline", f"{run}")
         self.is_free(run, "claimed")
+        life.tx.claimed.append(run)
+        if run.detached:  # it has started: nothing is in its way
+            life.seen["claimed to reattach it"] += 1
+            return
         model = life.models[run.schedule_id]
         if not life.is_sick(run.schedule_id):
             wanted = model.policy.enabled or run.is_requested
@@ -79,14 +85,14 @@ class Waiting:
             life.require(not full, "never more in a group than places", told)
         if run.was_deferred:
             self._may_start(run)
-        life.tx.claimed.append(run)
 
     def is_free(self, run, what):
         """Nothing is claimed or started behind a closed gate, nor unasked during a pause."""
         life, model = self._life, self._life.models[run.schedule_id]
         life.require(life.gate_open, "acknowledged calls hold", f"{what} behind a closed gate")
-        free = run.is_requested or not model.paused
+        free = run.is_requested or run.detached or not model.paused
         life.require(free, "acknowledged calls hold", f"{what} while paused: {run}")
+        life.seen["reattached while paused"] += run.detached and model.paused
         life.seen["a manual run while paused"] += run.manual and model.paused
         life.seen["a backfilled run while paused"] += run.backfill and model.paused
 
@@ -121,7 +127,8 @@ class Waiting:
                     continue
                 full = life.is_full(left.group)
                 for run in tx.claimed:
-                    kept_out = full and left.group != run.group
+                    of_others = run.detached or left.group != run.group  # it takes no place of it
+                    kept_out = full and of_others and not left.detached
                     after = (-run.priority, run.due_at) > (-left.priority, left.due_at)
                     if after and not kept_out and left.group not in tx.freed:
                         life.breach("priority order", f"{run} before {left}")
@@ -133,7 +140,7 @@ class Waiting:
         life, model = self._life, self._life.models[run.schedule_id]
         waits = run.state == "ENQUEUED" and run.blocked_by is None and run.due_at <= life.now
         in_time = run.deadline is None or run.deadline > life.now
-        free = run.is_requested or not model.paused
+        free = run.is_requested or run.detached or not model.paused
         # One whose end only those may decide who hold what follows from it is waited for.
         others = life.unfinished(run.schedule_id)
         unheard = any(other.is_unreported(life.now) for other in others)
@@ -146,9 +153,10 @@ class Waiting:
         """A run ends while it waits: after an attempt that is a failure, else it is skipped."""
         life = self._life
         self.lift(run)
-        life.require(run.waits, "legal state changes", f"{event}: {run}")
+        sick = life.is_sick(run.schedule_id)  # no definition: it cannot be reattached
+        waits = run.waits or (sick and run.detached)
+        life.require(waits, "legal state changes", f"{event}: {run}")
         is_failure = event.name == "run.failed"
-        sick = life.is_sick(run.schedule_id)
         right = is_failure == (run.tries > 0) or sick
         life.require(right, "only what was tried fails", f"{event}: {run}")
         if life.is_sick(run.schedule_id):

@@ -16,6 +16,8 @@ from onbeat.stores.sqlite.store import SqliteStore
 from tests.sim.clockwork import Clock, VirtualLoop
 from tests.sim.faults import Crash, Faults
 from tests.sim.nodes import LEASE, SimNode
+from tests.sim.outside import NOT_RECORDED, Outside
+from tests.sim.phases import Phases
 from tests.sim.targets import Launched
 from tests.sim.users import Acknowledged, Users
 
@@ -23,6 +25,7 @@ MINUTES = 10  # of faults and users; then a quiet time in which everything has t
 QUIET = 240.0
 LONGEST_STOP = 300.0  # what runs may take its time, and so may a store that fails
 
+RECORDED = ("run.succeeded", "run.failed", "run.canceled", "run.accepted", "run.retrying", "run.skipped")  # fmt: skip
 
 plugs()  # a definition is read with the kinds of target that are installed
 
@@ -45,6 +48,7 @@ class Simulation:
         self.offset = 0
         self.quiet = False
         self.nodes = 0
+        self.phases, self.outside = Phases(), Outside(self)
         self.catchup_per_second = self.rng.choice([5, 100])
 
     def play(self):
@@ -66,6 +70,10 @@ class Simulation:
                 self.asks.append((self.loop.time(), event.run_id))
             elif event.name == "run.started":
                 self._users.may_regret(event.run_id)
+            elif _is_detached(event):
+                self._users.may_regret(event.run_id, likely=0.1)
+            if event.name in RECORDED and not _is_detached(event):
+                self.outside.record(event.run_id)
 
     def will_tell(self, run_id):
         self._users.will_tell(run_id)
@@ -79,6 +87,7 @@ class Simulation:
         still.quiet = True
         self.clock = Clock(self.loop, still)
         store = await SqliteStore.open(self.path, clock=self.clock, inline=True, listener=self.hear)
+        self.phases.watch(store._worker._connection)
         self.looking = apsw.Connection(str(self.path))
         self._users = Users(self, store)
         await self._users.define_all()
@@ -94,6 +103,7 @@ class Simulation:
         await acting
         await self._users.leave()
         await store.close()
+        self.outside.settle()
         self.looking.close()
 
     async def _one_node(self, longest):
@@ -152,6 +162,11 @@ class Simulation:
             with suppress(BaseException):
                 await task
         node.close()
+
+
+def _is_detached(event):
+    """Whether a run was lost with its node, and continues without it."""
+    return event.name == "run.retrying" and event.reason in NOT_RECORDED
 
 
 def _memory():
