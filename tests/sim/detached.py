@@ -150,5 +150,5 @@ class Detached:
             return
         true = getattr(started.outcome, "reason", type(started.outcome).__name__.lower())
         ended = {"itself": true, "vanished": "lost"}.get(started.how, started.how)
-        same = how in (ended, "lost", "canceled")
+        same = how in (ended, "lost", "canceled", "timeout")
         self._life.require(same, "an outcome is the true one", f"{how}: {started} {run}")
