@@ -10,6 +10,7 @@ from onbeat.stores.sql import zone_data
 from onbeat.stores.sql.followers import cause_startup, hold_with_followers
 from onbeat.stores.sql.lost import end_runs_of, free
 from onbeat.stores.sql.restored import refuse_half_restored
+from onbeat.stores.sql.rows import IS_STARTED
 from onbeat.stores.sql.transaction import Transaction, as_json
 
 BATCH = 500  # schedules of a silent node that are decided in one transaction
@@ -53,9 +54,11 @@ UP_UNTIL = "UPDATE node_times SET ended_at = ?2 WHERE node_id = ?1 AND ended_at 
 
 LOCK_NODE = "SELECT 1 FROM nodes WHERE node_id = ?1 FOR UPDATE"
 
-HELD_BEFORE = """
+# A request to cancel an announced run updates it, which does not count here.
+HELD_BEFORE = f"""
 SELECT run_id, fence, schedule_id FROM schedule_runs INDEXED BY unfinished_runs
- WHERE finished_at IS NULL AND leased_by = ?1 AND updated_at < ?2
+ WHERE finished_at IS NULL AND leased_by = ?1
+   AND CASE WHEN {IS_STARTED} THEN started_at ELSE updated_at END < ?2
  ORDER BY schedule_id
 """
 
