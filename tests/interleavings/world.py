@@ -27,7 +27,7 @@ from tests.sim.checker import Checker, decode_events
 from tests.sim.world import Acknowledged, Launched
 from tests.stores.conftest import LIFELONG, planned
 
-OFFERS = frozenset({"command"})
+OFFERS = frozenset({"command", "outside"})
 # In a zone, which makes no difference but to who follows the data of zones.
 REPORT = {"overlap": "queue", "retry": ["30s"], "timezone": "Europe/Berlin"}
 ONE, TWO = Node("one", "one", OFFERS, LIFELONG), Node("two", "two", OFFERS, 5_000)
@@ -49,6 +49,7 @@ class Situation:
     def __init__(self, url, schema):
         self._schema = schema
         self.launched, self.acknowledged, self.held = [], [], {}
+        self.started, self.claimed = [], []  # attempts that node `one` has, announced and not yet
         self.keeping = psycopg.connect(url, autocommit=True, options="-csearch_path=onbeat")
 
     def keep(self):
@@ -72,6 +73,7 @@ class TwoClients:
     """A database with two clients, and the situations that calls are tried in."""
 
     is_shared = True
+    situation_names = ("usual", *BEFORE.values())
 
     def __init__(self, url):
         self.url, self.clock = url, ManualClock("2026-01-01T12:00:00Z")
@@ -81,7 +83,7 @@ class TwoClients:
             self.stores = [self._wait(PostgresStore.open(url, clock=self.clock)) for _ in range(2)]
         self.pids = [self._wait(store._threads.use(_backend_pid)) for store in self.stores]
         self.situations, self.started, self.claimed = {}, [], []
-        for name in ("usual", *BEFORE.values()):
+        for name in self.situation_names:
             self.situations[name] = self._make(name)
         self.watching = psycopg.connect(url, autocommit=True, options="-csearch_path=onbeat")
 
@@ -142,6 +144,8 @@ class TwoClients:
                 (held[request_id, node],) = await store.claim(node, limit=1)
         await self.announce(store, TWO, [held["going", TWO]])
         self.clock.advance("30m")
+        situation.started = [held["going"]]
+        situation.claimed = [held[name, ONE] for name in ("claimed", "unwanted")]
         if beside_another:
             await self.call(store, "upsert", [a_schedule("other")])
         self.clock.advance("30m")
@@ -188,7 +192,8 @@ class TwoClients:
             row = ("RUNNING", a.attempt, a.fence)
             self.launched.append(
                 Launched(a.run_id, a.schedule_id, a.run_at, a.request_id, a.attempt, a.fence, a.key, 0, 0, row,
-                         tuple(a.target.fields["command"]), revision=a.revision)
+                         tuple(a.target.fields[a.target.kind]), revision=a.revision,
+                         may_run=a.may_run, is_cancel_requested=a.is_cancel_requested)
             )  # fmt: skip
             self.started += [a] if node is ONE else []
         return list(attempts)
@@ -245,8 +250,7 @@ class TwoClients:
         situation.put_back()
         self._forget()
         self.launched, self.acknowledged = list(situation.launched), list(situation.acknowledged)
-        self.started = [situation.held["going"]]
-        self.claimed = [situation.held[name, ONE] for name in ("claimed", "unwanted")]
+        self.started, self.claimed = list(situation.started), list(situation.claimed)
         calls, actors = self.calls(situation.held), []
         for n, name in enumerate(names):
             work = _in_a_loop(calls[name], self.stores[n])

@@ -95,9 +95,9 @@ class Detached:
         if phases is not None:
             self._life.seen.update(phases.seen)
             self._life.wrong += phases.wrong
+        self._launches()
         outside = getattr(self._life.world, "outside", None)
         if outside is not None:
-            self._launches()
             self._starts(outside)
 
     def _launches(self):

@@ -7,7 +7,7 @@ vanish while no node follows it. It is also a witness: it notes each true start 
 
 import asyncio
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from unittest.mock import patch
 
@@ -30,10 +30,10 @@ NOT_RECORDED = ("lost", "canceled", "superseded")  # after these a run is detach
 
 
 @contextmanager
-def outside_kind():
+def outside_kind(*, reports=False):
     """Install the kind of target, for as long as a simulation and its check take."""
     with patch.dict(KINDS._by_name), patch.dict(KINDS._by_key):
-        KINDS.install([OUTSIDE])
+        KINDS.install([replace(OUTSIDE, reports=reports)])
         yield
 
 
@@ -77,6 +77,7 @@ class Outside:
         self.started: list[Started] = []
         self._latest: dict[str, Started] = {}
         self.asked: dict[int, str] = {}  # logged before a start is requested: keys, by run
+        self.recorded: dict[int, float] = {}  # the last attempt with an outcome, by run
         self.to_end: dict[str, str] = {}  # ends that were not confirmed, by key: why
         self._outages = list(_outages(self._rng))
 
@@ -160,8 +161,9 @@ class Outside:
                 del self.to_end[key]
                 self.end(key, how)
 
-    def record(self, run_id):
+    def record(self, run_id, attempt):
         """Note that an outcome of a run is recorded: what has ended under its key is removed."""
+        self.recorded[run_id] = attempt
         key = self.asked.pop(run_id, None)
         if key is not None and (found := self._look(key)) is not None:
             found.is_recorded = True
@@ -277,6 +279,9 @@ class OutsideTargets(Targets):
         if found is not None:
             self._world.seen[f"reattached, {'ended' if found.is_over else 'running'}"] += 1
             return found
+        if self._outside.recorded.get(attempt.run_id, 0) >= attempt.attempt:
+            self._world.seen["not found: another node was faster"] += 1
+            return Lost()  # this node has stalled
         if attempt.run_id in self._outside.asked and not attempt.at_least_once:
             self._world.seen["not found: lost"] += 1
             return Failed("it was started zero or one times", "lost", retryable=False)

@@ -1,6 +1,7 @@
 """One simulated life: schedules, users, a node that dies and is started again, and a witness."""
 
 import asyncio
+import math
 import random
 import shutil
 import tempfile
@@ -73,7 +74,7 @@ class Simulation:
             elif _is_detached(event):
                 self._users.may_regret(event.run_id, likely=0.1)
             if event.name in RECORDED and not _is_detached(event):
-                self.outside.record(event.run_id)
+                self.outside.record(event.run_id, getattr(event, "attempt", math.inf))
 
     def will_tell(self, run_id):
         self._users.will_tell(run_id)
