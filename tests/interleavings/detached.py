@@ -20,7 +20,7 @@ class DetachedClients(TwoClients):
 
     situation_names = ("detached",)
 
-    async def _live(self, situation, *, beside_another):  # noqa: ARG002 - there is one schedule
+    async def _live(self, situation, *, beside_another):
         store, held = self.stores[0], situation.held
         await store.register(ONE)
         await store.register(TWO)
@@ -97,5 +97,5 @@ class DetachedClients(TwoClients):
         await self._release(self.stores[0])
         await super()._settle()
 
-    def situation_for(self, *names):  # noqa: ARG002 - there is one
+    def situation_for(self, *names):
         return self.situations["detached"]

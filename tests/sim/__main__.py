@@ -11,8 +11,10 @@ import traceback
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 
+from onbeat.core.runs.phase import Phase
 from tests.sim.checker import check
 from tests.sim.outside import outside_kind
+from tests.sim.phases import EDGES, SELDOM
 from tests.sim.world import Simulation
 
 SOMETIMES = [
@@ -63,6 +65,16 @@ SOMETIMES = [
     "store failed at begin", "store failed at commit", "store failed at insert",
     "store failed at update", "told of a run that a node has", "too late to cancel",
     "too late to report", "waits for what it replaces", "went on catching up",
+    "a reattached run handed back", "announced to reattach it", "announced to recall it",
+    "crash at answer of a request", "crash at request", "crash at start outside",
+    "detached", "detached, asked to end", "left running at the end", "not found: lost",
+    "not found: started after all", "not found: started again", "outside: ended by itself",
+    "outside: ended by vanished", "outside: in doubt, and given up", "outside: left",
+    "outside: to be ended later", "outside: unanswered", "outside: unreachable",
+    "reattached while paused", "reattached, ended", "reattached, running", "recalled",
+    "recalled when CLAIMED", "recalled when ENQUEUED", "started again, at least once",
+    *(f"phase {phase}" for phase in Phase),
+    *(f"edge {before} to {after}" for before, after in sorted(EDGES - SELDOM)),
 ]  # fmt: skip
 ENOUGH = 200  # seeds among which each of these has to happen
 

@@ -14,6 +14,8 @@ RARE = [
     "recall", "start outside", "end outside", "request", "answer of a request",
 ]  # fmt: skip
 
+PASSES = [1, 1, 2, 2, 3, 4, 6, 8, 10, 12]
+
 
 class Crash(BaseException):
     """The process is gone. Nothing may catch this and go on."""
@@ -28,7 +30,7 @@ class Faults:
         self.quiet = False  # no more faults: everything has to come right now
         self.countdown = self._draw()
         # Most points are statements: now and then one of the rare ones is aimed at.
-        self._aim, self._passes = rng.choice([None, *RARE]), rng.randint(1, 12)
+        self._aim, self._passes = rng.choice([None, *RARE]), rng.choice(PASSES)
         self._failing = rng.choice([0, 0.0004, 0.003])  # how likely a statement is to fail
 
     def _draw(self):

@@ -16,6 +16,7 @@ from tests.sim.outside import OutsideTargets
 from tests.sim.targets import Targets
 
 LEASE = 5_000
+LATE = 0.02  # how many announcements take so long that nothing may be launched any more
 
 ZONED = """
 SELECT schedule_id, definition, d.run_at, d.due_at FROM due d JOIN schedules s USING (schedule_id)
@@ -153,6 +154,8 @@ class _Calls:
             sent = node.world.loop.time()
             await self._wait(rng)
             node.faults.reach(f"call of {name}")
+            if name == "announce" and not node.world.quiet and rng.random() < LATE:
+                await asyncio.sleep(node.node.lease / 1000)  # what is announced is handed back
             answer = await method(*given, **named)
             self._keep_when_it_was_sent(name, given, answer, sent)
             node.faults.reach(f"answer of {name}")

@@ -293,11 +293,11 @@ class OutsideTargets(Targets):
         """Request a start, which is logged before; or return an outcome without a start."""
         draw = self._rng.random()
         if attempt.run_id not in self._outside.asked:  # it surely was not started
-            if draw < 0.07:
+            if draw < (0.5 if attempt.may_run else 0.07):
                 return Busy("no time", self._rng.choice([200, 5_000, 30_000]))
-            if draw < 0.08:
+            if draw > 0.99:
                 return Gone("it is no more")
-            if draw < 0.09:
+            if draw > 0.98:
                 raise RuntimeError("a launcher with a defect")
         if self._outside.back_at:
             raise AwayError

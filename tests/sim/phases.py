@@ -10,13 +10,33 @@ from onbeat.core.runs.phase import FIRST, PHASES, Phase, edges
 
 COLUMNS = ("run_id", "phase", "leased_by", "blocked_by", "finished_at", "end_asked_at")
 NEW = ", ".join(f"NEW.{name}" for name in COLUMNS)
-TRIGGERS = [
-    f"CREATE TEMP TRIGGER new_phases AFTER INSERT ON main.schedule_runs "
-    f"BEGIN SELECT observe_phase(NULL, {NEW}); END",
-    f"CREATE TEMP TRIGGER changed_phases AFTER UPDATE ON main.schedule_runs "
-    f"BEGIN SELECT observe_phase(OLD.phase, {NEW}); END",
-]
+TRIGGER = "CREATE TEMP TRIGGER on_{event} AFTER {event} ON main.schedule_runs"
+OBSERVE = {
+    "INSERT": f"BEGIN SELECT observe_phase(NULL, {NEW}); END",
+    "UPDATE": f"BEGIN SELECT observe_phase(OLD.phase, {NEW}); END",
+}
 EDGES = frozenset(edges())
+# Edges that few lives take, or none.
+SELDOM = frozenset(
+    {
+        # A definition that cannot be read ends a run when it is claimed: few runs are due then.
+        (Phase.WAITING, Phase.FAILED), (Phase.SCHEDULED, Phase.FAILED),
+        (Phase.BACKFILL, Phase.FAILED), (Phase.DETACHED, Phase.FAILED),
+        (Phase.RECALLED, Phase.FAILED),
+        # A run that is due later is claimed then, and has to be handed back at once, or to wait for
+        # a run before it.
+        (Phase.CLAIMED, Phase.SCHEDULED), (Phase.RUNNING, Phase.SCHEDULED),
+        (Phase.QUEUED, Phase.SCHEDULED), (Phase.SCHEDULED, Phase.QUEUED),
+        (Phase.RUNNING, Phase.BACKFILL), (Phase.RECALLING, Phase.RECALLED),
+        (Phase.QUEUED, Phase.FAILED),
+        # A target reports a run that it accepted between the request to end it and its end.
+        (Phase.REVOKED, Phase.SUCCESS), (Phase.REVOKED, Phase.FAILED),
+        # No call takes these: a run that was due when it was decided is not judged again, and a run
+        # that a node has claimed to reattach it is freed before it can end.
+        (Phase.WAITING, Phase.QUEUED), (Phase.REATTACHING, Phase.FAILED),
+        (Phase.RECALLING, Phase.FAILED),
+    }
+)  # fmt: skip
 
 
 class Phases:
@@ -28,8 +48,8 @@ class Phases:
     def watch(self, connection):
         """Observe what is written through a connection."""
         connection.create_scalar_function("observe_phase", self._observe)
-        for trigger in TRIGGERS:
-            connection.execute(trigger)
+        for event, work in OBSERVE.items():
+            connection.execute(f"{TRIGGER.format(event=event)} {work}")
 
     def _observe(self, before, run_id, phase, *columns):
         told = f"run {run_id}: {before} to {phase} {columns}"

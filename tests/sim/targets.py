@@ -39,7 +39,6 @@ class Launched:
     revision: int = 0  # of its schedule
     may_run: bool = False  # as its attempt says
     is_cancel_requested: bool = False
-    at_least_once: bool = False
 
 
 class Targets:
@@ -127,7 +126,7 @@ class Targets:
             attempt.attempt, attempt.fence, attempt.key, WitnessClock(world.loop, world).now(),
             world.loop.time() - sent, row, tuple(attempt.target.fields[attempt.target.kind]),
             world.loop.time(), revision=attempt.revision, may_run=attempt.may_run,
-            is_cancel_requested=attempt.is_cancel_requested, at_least_once=attempt.at_least_once,
+            is_cancel_requested=attempt.is_cancel_requested,
         )  # fmt: skip
 
 
