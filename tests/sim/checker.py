@@ -8,6 +8,7 @@ name of its invariant.
 
 import apsw
 
+from onbeat.core.runs.run import Canceled
 from onbeat.core.schedule import from_definition
 from onbeat.errors import OnbeatError
 from onbeat.events import RunEnqueued, decode_events
@@ -654,10 +655,19 @@ class Checker(Life):
         else:
             self._is_heard_of(run, event)
             run.ended.setdefault(run.attempt, "canceled")
+            self._has_a_cause(run, event)
             self.seen["canceled as it was asked to"] += run.asked is not None
         want = run.asked or "canceled"
         self.require(event.reason == want, "every reason has its cause", f"{event}: {run}")
         self.end(run, "CANCELED", event.reason)
+
+    def _has_a_cause(self, run, event):
+        """A run under a node is canceled as requested, by its target, or as its node stops."""
+        if run.asked is not None or run.heard_by is not None or not self.is_tagged:
+            return
+        by_target = isinstance(self.afterwards.said_of(run), Canceled)
+        right = by_target or run.started_by in self.world.stops
+        self.require(right, "every reason has its cause", f"{event}: {run}")
 
     def _found_busy(self, run, event):
         """A run ends as it found its target busy: it was never run, and others wait for its turn."""

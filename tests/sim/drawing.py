@@ -7,14 +7,13 @@ OVERLAPS = ["skip", "queue", "allow", "replace"]
 CATCHUPS = ["once", "none", "all", "spread"]
 GROUPS = ["narrow", "wide"]
 JITTER = ("jitter", "jitter_around")
-OUTSIDE = 0.3  # how many targets continue without their node
 
 
 class Drawing:
-    """Draws what users write."""
+    """Draws what users write. `outside` is the share of targets that continue without their node."""
 
-    def __init__(self, rng, names):
-        self._rng, self._names = rng, names
+    def __init__(self, rng, names, *, outside=0.0):
+        self._rng, self._names, self._outside = rng, names, outside
 
     def schedule(self, name, *, now):
         """Draw a definition; `now` is in seconds."""
@@ -76,7 +75,7 @@ class Drawing:
     def _target(self):
         last = self._rng.choice([*"0123456789", "{{ iteration }}", "{{ iteration }}"])
         enabled = {"enabled": False} if self._is(0.05) else {}
-        kind = "outside" if self._is(OUTSIDE) else "command"
+        kind = "outside" if self._outside and self._is(self._outside) else "command"
         return {kind: ["true", last]} | enabled
 
     def policies(self):

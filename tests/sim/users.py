@@ -12,6 +12,7 @@ from onbeat.errors import InvalidSchedule, OnbeatError
 from onbeat.ports.store import InitialPosition
 from tests.sim.drawing import GROUPS, JITTER, Drawing
 
+OUTSIDE = 0.3  # how many targets continue without their node
 REGRETTED_AFTER = [0, 0.01, 0.1, 0.1, 1, 5]  # seconds
 QUEUE_LIMIT = Policy().queue_limit
 NAMES = ["a", "b", "c", "d", "e", "once"]
@@ -55,7 +56,7 @@ class Users:
 
     def __init__(self, world, store):
         self._world, self._store, self._rng = world, store, world.rng
-        self._drawing = Drawing(world.rng, NAMES)
+        self._drawing = Drawing(world.rng, NAMES, outside=OUTSIDE)
         self._at_work = set()  # what somebody is about to do, such as targets that will tell
 
     async def define_all(self):

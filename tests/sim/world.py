@@ -49,6 +49,7 @@ class Simulation:
         self.offset = 0
         self.quiet = False
         self.nodes = 0
+        self.stops: set[str] = set()  # nodes that were stopped in good order
         self.phases, self.outside = Phases(), Outside(self)
         self.catchup_per_second = self.rng.choice([5, 100])
 
@@ -139,6 +140,7 @@ class Simulation:
 
     async def _stop(self, node):
         self.stopped_at = self.clock.now()
+        self.stops.add(node.node.node_id)
         stopping = self.loop.create_task(node.engine.stop(self.rng.choice([0.5, 30])))
         node.more_tasks.append(stopping)
         latest = self.loop.time() + LONGEST_STOP
