@@ -121,8 +121,8 @@ class Life:
                 over.set_result(None)
         for _ in range(3):
             await asyncio.sleep(0)
-        if dispatcher._finished:
-            await dispatcher.record_once()
+        if dispatcher.recorder.unrecorded:
+            await dispatcher.recorder.record_once()
             await self._happen(store, planner, dispatcher)
 
 

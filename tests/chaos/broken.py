@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from onbeat.core.runs.decisions import Plan
 from onbeat.core.runs.run import Succeeded
-from onbeat.engine.dispatcher import Dispatcher
+from onbeat.engine.attempts import RunningAttempts
 from onbeat.engine.lease import Lease
 from onbeat.launchers.command.launcher import ProcessLauncher
 from onbeat.ports.store import Attempt
@@ -97,12 +97,12 @@ def vary_keys(_: type[SqlStore]) -> None:
 
 def ignore_the_lease(_: type[SqlStore]) -> None:
     """Go on launching, however late it is, when others may have decided otherwise."""
-    launch = Dispatcher.launch
+    launch = RunningAttempts.launch
 
     def wrapped(self, announced, sent):
         launch(self, announced, float("inf"))
 
-    _replace(Dispatcher, "launch", wrapped)
+    _replace(RunningAttempts, "launch", wrapped)
     _replace(Lease, "holds", property(lambda self: True))
 
 

@@ -216,7 +216,7 @@ def test_many_due_schedules_are_planned_in_full_batches(tmp_path):
 
 
 def test_empty_claim_is_not_repeated_for_runs_that_ended_during_it(monkeypatch):
-    monkeypatch.setattr("onbeat.engine.dispatcher.CLAIM_EVERY", 30)
+    monkeypatch.setattr("onbeat.engine.claim_timer.CLAIM_EVERY", 30)
 
     class Slow:
         is_shared = False
@@ -337,7 +337,7 @@ def test_stop_completes_with_a_late_run_after_the_recorder_failed():
         damage = asyncio.get_running_loop().create_future()
         launcher = RecordingLauncher()
         dispatcher = Dispatcher(Damaged(store), clock, NODE, {"command": launcher}, concurrency=9)
-        recording = asyncio.create_task(dispatcher.record())
+        recording = asyncio.create_task(dispatcher.recorder.run())
         await store.register(NODE)
         await store.upsert([a_schedule("a"), a_schedule("b")])
         clock.advance("1h")
@@ -359,15 +359,15 @@ def test_late_launches_free_their_slots_and_log_one_line(caplog):
     async def story(store, clock):
         launchers = {"command": RecordingLauncher()}
         dispatcher = Dispatcher(store, clock, NODE, launchers, concurrency=3)
-        recording = asyncio.create_task(dispatcher.record())
+        recording = asyncio.create_task(dispatcher.recorder.run())
         await store.register(NODE)
         await store.upsert([a_schedule(name) for name in "abc"])
         clock.advance("1h")
         planned = await store.plan_due(plan_now, limit=9, node=NODE, slots=9)
         dispatcher.launch(planned.attempts, clock.monotonic() - NODE.lease)
         async with asyncio.timeout(5):
-            await dispatcher.wait_for_slots(3, 60)
-            await dispatcher.idle()
+            await dispatcher.slots.wait_for(3, 60)
+            await dispatcher.recorder.idle()
         recording.cancel()
         return [run.status for run in await store.runs()]
 
@@ -659,9 +659,9 @@ def test_run_paused_while_its_condition_is_checked_is_free_again():
         await store.plan_due(lambda s, at, u, p, now: plan(s, at, u, p, now=now), limit=5)
         dispatcher = Dispatcher(store, clock, NODE, {"command": Mute()}, concurrency=5)
         await dispatcher.claim_once()
-        while dispatcher._checking:  # noqa: ASYNC110 - there is no event to wait for
+        while [*dispatcher.starter.checks()]:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0)
-        await dispatcher.record_once()
+        await dispatcher.recorder.record_once()
         (row,) = await store.runs()
         return row.status, row.leased_by
 

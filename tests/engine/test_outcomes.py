@@ -55,14 +55,14 @@ def test_outcome_waiting_behind_a_hand_back_is_known_to_its_node():
         dispatcher.launch([late], clock.monotonic() - NODE.lease)
         dispatcher.launch([ends], clock.monotonic())
         await asyncio.sleep(0)  # both tasks end in their first step
-        assert dispatcher._finished
-        assert dispatcher._unlaunched
-        recording = asyncio.create_task(dispatcher.record())
+        assert dispatcher.recorder.unrecorded
+        assert late in dispatcher.recorder.kept()
+        recording = asyncio.create_task(dispatcher.recorder.run())
         await store.failed.wait()
         clock.advance(NODE.lease)
         await dispatcher.release_unknown()
         store.repaired = True
-        await dispatcher.idle()
+        await dispatcher.recorder.idle()
         recording.cancel()
         rows = await store.runs(RunFilter(), limit=10)
         await store.close()

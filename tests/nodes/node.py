@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from onbeat import Onbeat
-from onbeat.engine.dispatcher import Dispatcher
+from onbeat.engine.attempts import RunningAttempts
 from onbeat.stores.postgres.store import PostgresStore
 
 HOUR = 3600 * 10**9
@@ -40,14 +40,14 @@ def in_the_middle_of_a_batch(folder, number):
 
 
 def before_the_launch(folder, number):
-    launch = Dispatcher.launch
+    launch = RunningAttempts.launch
 
     def wrapped(self, announced, sent):
         if announced and not (folder / "grief").exists():
             come_to_grief(folder, number)
         return launch(self, announced, sent)
 
-    Dispatcher.launch = wrapped
+    RunningAttempts.launch = wrapped
 
 
 GRIEFS = {

@@ -104,9 +104,10 @@ class SimNode:
         if self.engine is None:
             return []
         dispatcher = self.engine.dispatcher
-        running = [*dispatcher._running.values(), *dispatcher._checking.values()]
+        running = [each.task for each in dispatcher.attempts]
+        checks = [task for task, _ in dispatcher.starter.checks()]
         own = (*self.engine._starting, *self.engine._looking, *self.engine._serving)
-        return [*own, *(task for task, _ in running), *self.more_tasks]
+        return [*own, *running, *checks, *self.more_tasks]
 
     def release_lock(self):
         """Let another node have the file, as a lease that ran out would."""

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from onbeat.core.decide.overlap import LOOKAHEAD
+from onbeat.engine.attempts import CancelReason
 from onbeat.engine.dispatcher import Dispatcher
 from onbeat.engine.lease import Lease, renew_in_thread
 from onbeat.engine.outbox import Outbox
@@ -97,7 +98,7 @@ class Engine:
         self._lease.begin(sent)
         await self._store.changed_elsewhere()  # `_watch` sees changes from here on
         self._serving = [
-            self._start(self.dispatcher.record, "recording"),
+            self._start(self.dispatcher.recorder.run, "recording"),
             self._start(self._keep_lease, "the heartbeat"),
         ]
         self._looking = [
@@ -168,7 +169,7 @@ class Engine:
     def activity(self) -> Activity:
         """What this engine is doing at this moment."""
         planner, dispatcher = self.planner, self.dispatcher
-        is_busy = planner.is_looking or dispatcher.is_looking or dispatcher.is_recording
+        is_busy = planner.is_looking or dispatcher.is_looking or dispatcher.recorder.is_recording
         return Activity(
             running=dispatcher.running,
             looks=self._looks,
@@ -184,16 +185,16 @@ class Engine:
         clock, what such a look finds would count as late.
         """
         while True:
-            await self.dispatcher.idle()
+            await self.dispatcher.recorder.idle()
             if self.failed.done():
                 self.failed.result()
-            before, recorded = self._clock.now(), self.dispatcher.recorded
+            before, recorded = self._clock.now(), self.dispatcher.recorder.rounds
             planned = await self.planner.plan_once()
             await self._store.expire(limit=BATCH)
             claimed = await self.dispatcher.claim_once()
             due = await self._store.next_due(after=before)
-            moved = planned.ticks or claimed or recorded != self.dispatcher.recorded
-            if self.dispatcher.concurrency and not self.dispatcher.has_looked:
+            moved = planned.ticks or claimed or recorded != self.dispatcher.recorder.rounds
+            if self.dispatcher.slots.concurrency and not self.dispatcher.has_looked:
                 continue  # another claim had reserved the last slot, and frees it
             if moved or not self.dispatcher.is_idle or (due and due <= self._clock.now()):
                 continue
@@ -258,7 +259,7 @@ class Engine:
     def _check_lease(self) -> None:
         """End all runs once other nodes may take this one for dead; note requests to stop."""
         if self._lease.is_forgotten:
-            self.dispatcher.end_running(lost=True)
+            self.dispatcher.end_running(CancelReason.MAY_BE_LOST)
             raise NodeDeclaredLost("other nodes took this node for dead, and decided its runs")
         held, self._held = self._held, self._lease.holds
         lapses, self._lapses = self._lapses, self._lease.lapses
@@ -267,7 +268,7 @@ class Engine:
             log.error(
                 "lost contact with the database: terminating all %d runs of this node", running
             )
-            self.dispatcher.end_running(lost=True)
+            self.dispatcher.end_running(CancelReason.MAY_BE_LOST)
             # Runs that have not ended after half of the remaining lease are killed.
             later = self._node.lease / 1000 / 6
             asyncio.get_running_loop().call_later(later, self._kill_lost)
@@ -280,7 +281,7 @@ class Engine:
 
     def _kill_lost(self) -> None:
         for launcher in set(self._launchers.values()):
-            launcher.kill(self.dispatcher.given_up)
+            launcher.kill(self.dispatcher.attempts.given_up)
 
     async def _watch_other_nodes(self) -> None:
         """Decide the runs of silent nodes, and free runs of calls that were not answered.
@@ -297,7 +298,7 @@ class Engine:
                 elif self._clock.monotonic() - looked > LEFTOVERS_EVERY:
                     looked = self._clock.monotonic()
                     await self._end_leftovers()
-                since = self.dispatcher.in_doubt_since
+                since = self.dispatcher.unknown.in_doubt_since
                 if since is not None and self._clock.monotonic() - since > self._node.lease / 1000:
                     await self.dispatcher.release_unknown()
                     self.planner.wake()

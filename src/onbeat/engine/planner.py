@@ -86,7 +86,7 @@ class Planner:
                 self.next_due = await self._store.next_due(after=before)
                 backoff.reset()
             except StoreFailed as broken:
-                self._dispatcher.note_doubt(broken)
+                self._dispatcher.unknown.note(broken)
                 await backoff.sleep("planning failed", broken)
                 continue
             was_due = self.next_due is not None and self.next_due <= before
@@ -94,14 +94,14 @@ class Planner:
 
     async def plan_once(self) -> PlanResult:
         """Decide one batch of due ticks, and launch the announced runs."""
-        most = min(BATCH, self._dispatcher.concurrency)
+        most = min(BATCH, self._dispatcher.slots.concurrency)
         if self._is_behind:  # runs that end immediately free their slots first
             await asyncio.sleep(0)
         enough = min(most, FEW if self._is_behind else 1)
-        await self._dispatcher.wait_for_slots(enough, PATIENCE)
+        await self._dispatcher.slots.wait_for(enough, PATIENCE)
         self._allowance.renew()
         sent = self._clock.monotonic()
-        with self._dispatcher.reserved(most) as slots:
+        with self._dispatcher.slots.reserve(most) as slots:
             # As many as can be launched now, if that is enough for a batch. Otherwise ticks are
             # decided anyway, and their runs wait: no tick is late because the node is busy.
             limit = slots if slots >= FEW else BATCH

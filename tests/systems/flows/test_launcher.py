@@ -7,7 +7,7 @@ import pytest
 
 from onbeat.app.parts import check_target
 from onbeat.core.schedule import read_schedule
-from onbeat.engine.dispatcher import Dispatcher
+from onbeat.engine.recorder import OutcomeRecorder
 from onbeat.errors import InvalidSchedule, InvalidSettings
 from onbeat.systems.flows.panel import Panel
 from onbeat.systems.flows.system import LAUNCHES
@@ -318,7 +318,7 @@ def test_scheduler_that_dies_before_an_outcome_is_recorded_does_not_launch_again
 
     async def story(its):
         with monkeypatch.context() as patched:
-            patched.setattr(Dispatcher, "_finish", not_recorded)
+            patched.setattr(OutcomeRecorder, "_finish", not_recorded)
             await its.tick("1h")
             await its.until(lambda: read)
             await its.crash()
