@@ -10,7 +10,7 @@ from onbeat.core.schedule import read_schedule
 from onbeat.errors import StoreFailed
 from onbeat.events import RunRetrying
 from onbeat.ports.store import Attempt
-from onbeat.systems.flows import cancellations, launcher
+from onbeat.systems.flows import cancellations, tracked_launch
 from onbeat.systems.flows.cancellations import TO_END
 from onbeat.systems.flows.launch_log import MADE
 from onbeat.systems.flows.launcher import FlowLauncher
@@ -68,7 +68,7 @@ def launched(world, *attempts, book=None, before=None, **fails):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(launcher, "STORE_PATIENCE", 0.3)
+    monkeypatch.setattr(tracked_launch, "STORE_PATIENCE", 0.3)
 
 
 def test_store_failure_before_a_launch_makes_the_run_wait(world):

@@ -15,8 +15,9 @@ import msgspec
 from onbeat.core.runs.run import Failed
 from onbeat.errors import OnbeatError
 from onbeat.ports.store import Attempt, Store
+from onbeat.systems.flows.answers import is_canceled, panel_error_text
 from onbeat.systems.flows.launch_log import FlowLaunch
-from onbeat.systems.flows.panel import Panel, PanelAway, PanelRefuses, panel_error_text
+from onbeat.systems.flows.panel import Panel, PanelAway, PanelRefuses
 
 log = logging.getLogger("onbeat.timer")
 
@@ -24,7 +25,6 @@ TO_END = "flow-end"  # document kind: unconfirmed cancellations
 LAST_WORDS = 8.0  # seconds to wait for the panel when a flow is cancelled
 FIRST_WAIT, LONGEST_WAIT = 0.2, 60.0  # seconds between two requests
 GIVEN_UP_AFTER = 86_400_000  # milliseconds
-GONE = (404, 410)
 
 
 class PendingCancel(msgspec.Struct, frozen=True):
@@ -124,9 +124,6 @@ class Cancellations:
                     if isinstance(answer, Failed)
                     else f"HTTP {answer.status}"
                 )
-                done = not isinstance(answer, Failed) and (
-                    200 <= answer.status < 300 or answer.status in GONE
-                )
-                return done, f"DELETE {self._panel.url}{path}: {why}"
+                return is_canceled(answer), f"DELETE {self._panel.url}{path}: {why}"
         except (TimeoutError, PanelAway, PanelRefuses) as broken:
             return False, f"DELETE {self._panel.url}{path}: {str(broken) or why}"

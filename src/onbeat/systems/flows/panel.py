@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from onbeat.core.runs.run import Failed
 from onbeat.errors import InvalidSettings
 from onbeat.ports.http import NO_HEADERS, HttpResponse, SendRequest
+from onbeat.systems.flows.answers import panel_error_text
 
 LONGEST_ANSWER = 60_000  # milliseconds; the panel waits until a launch has an id
-LONGEST_ERROR = 500
 KEY = "KODOSUMI_API_KEY"
 LOGIN_SETTINGS = "flows_user and flows_password, or KODO_TIMER_USER"
 VISIBLE = re.compile(r"[!-~]{1,8000}")
@@ -115,15 +115,3 @@ def check_password(password: str, *, user: str, url: str) -> str:
         hint = "secret://name, a file that contains it, or ${env:NAME}"
         raise InvalidSettings("flows_password", "it is not a reference to a secret", hint=hint)
     return password
-
-
-def panel_error_text(answer: HttpResponse | Failed) -> str:
-    """Return the error of an answer, with the server's reason if it has one."""
-    if isinstance(answer, Failed):
-        return answer.error
-    reason = answer.body if isinstance(answer.body, str) else ""
-    if isinstance(answer.body, Mapping):
-        found = [answer.body.get(name) for name in ("detail", "error", "message")]
-        reason = next((each for each in found if isinstance(each, str)), "")
-    reason = " ".join(reason.split())[:LONGEST_ERROR]
-    return f"{answer.error}: {reason}" if reason else answer.error
