@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from onbeat.core.runs.run import Canceled, Lost, Succeeded
 from onbeat.core.target import Target
@@ -186,3 +187,31 @@ def test_end_of_an_earlier_attempt_leaves_the_next_one_of_its_run_known():
     found, outcomes = played(story, launcher, an_attempt(1, 1), an_attempt(1, 2))
     assert found == ([2], 1, True)
     assert outcomes == {(1, 1): Succeeded(), (1, 2): REQUESTED}
+
+
+class Claiming(Recording):
+    """A store with one run to claim, which has a condition."""
+
+    def __init__(self):
+        super().__init__()
+        self.handed_back = []
+
+    async def claim(self, node, *, limit):
+        return [replace(an_attempt(), when=TARGET)]
+
+    async def hand_back(self, attempts):
+        self.handed_back += [each.run_id for each in attempts]
+
+
+def test_run_whose_condition_is_not_checked_yet_is_handed_back_when_all_runs_are_ended():
+    async def story():
+        store, clock, launcher = Claiming(), ManualClock("2026-01-01T12:00:00Z"), Endless()
+        dispatcher = Dispatcher(store, clock, NODE, {"command": launcher}, concurrency=5)
+        recording = asyncio.create_task(dispatcher.recorder.run())
+        await dispatcher.claim_once()  # the task of the check has not taken its first step
+        dispatcher.end_all()
+        await asyncio.wait_for(dispatcher.drain(0.01), 5)
+        recording.cancel()
+        return store.handed_back, launcher.released, dispatcher.slots.taken
+
+    assert asyncio.run(story()) == ([1], {}, 0)

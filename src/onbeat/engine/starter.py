@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from onbeat.core.decide.outcomes import condition_holds
 from onbeat.core.runs.run import Failed, Outcome
 from onbeat.core.target import Target
-from onbeat.engine.attempts import RunningAttempts
+from onbeat.engine.attempts import RunningAttempts, has_begun
 from onbeat.engine.recorder import OutcomeRecorder, exception_text
 from onbeat.engine.slots import Slots
 from onbeat.engine.unknown_runs import UnknownRuns
@@ -67,8 +67,17 @@ class Starter:
 
     def cancel_checks(self) -> None:
         """Cancel all checks: their runs are handed back."""
-        for task, _ in list(self._checking.values()):
+        for task, attempt in list(self._checking.values()):
+            is_begun = has_begun(task)
             task.cancel()
+            if not is_begun:  # it ends without a step of its own
+                self._recorder.hand_back([attempt])
+                self._end_check(attempt)
+
+    def _end_check(self, attempt: Attempt) -> None:
+        self._checking.pop((attempt.run_id, attempt.fence), None)
+        self._slots.release()
+        self._recorder.wake()
 
     async def _announce(self, claimed: Sequence[Attempt], sent: float) -> list[Attempt]:
         """Announce claimed runs and launch them; return those still held by this node."""
@@ -119,9 +128,7 @@ class Starter:
             if not isinstance(broken, asyncio.CancelledError):
                 log.exception("run %d: the check of its condition (when) crashed", attempt.run_id)
         finally:
-            self._checking.pop((attempt.run_id, attempt.fence), None)
-            self._slots.release()
-            self._recorder.wake()
+            self._end_check(attempt)
 
     async def _outcome_of(self, check: Attempt) -> tuple[Outcome, str]:
         """Launch a condition; an exception of its launcher is a failed outcome."""
