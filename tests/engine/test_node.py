@@ -629,6 +629,42 @@ def test_node_with_a_crashed_recorder_ends_instead_of_hanging():
     assert played(story) is StoreUnusable
 
 
+def test_run_whose_cancellation_a_claim_has_requested_is_canceled_soon():
+    """As when a run that starts late replaces it: no other process has written."""
+
+    class Replacing(Listening):
+        replaced = ()
+
+        async def claim(self, node, *, limit):
+            found = await self._store.claim(node, limit=limit)
+            for run_id in self.replaced:
+                await self._store.cancel(run_id)
+            self.replaced = ()
+            return found
+
+    async def story(store, clock):
+        class Endless(RecordingLauncher):
+            async def launch(self, attempt):
+                self.attempts.append(attempt)
+                return await forever()
+
+        launcher, replacing = Endless(), Replacing(store)
+        engine = Engine(replacing, clock, NODE, {"command": launcher})
+        await engine.start()
+        await store.upsert([a_schedule()])
+        clock.advance("1h")
+        engine.planner.wake()
+        await until(lambda: launcher.attempts)
+        await engine_has_looked(engine)
+        replacing.replaced = [launcher.attempts[0].run_id]
+        engine.dispatcher.wake()
+        await asyncio.wait_for(engine.dispatcher.recorder.idle(), 5)
+        await engine.stop(1)
+        return (await store.runs())[0].status
+
+    assert played(story) == "CANCELED"
+
+
 def test_run_canceled_before_its_launch_is_canceled_by_the_next_look():
     async def story(store, clock):
         engine = Engine(store, clock, NODE, {"command": RecordingLauncher()})

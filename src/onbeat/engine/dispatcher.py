@@ -114,12 +114,16 @@ class Dispatcher:
                 return 0
             sent = self._clock.monotonic()
             claimed = await self._store.claim(self._node, limit=slots)
+            self.on_claimed()
             self._timer.note_claim(sent, has_backlog=len(claimed) == slots)
             return await self.starter.start(claimed, sent) if claimed else 0
 
     def launch(self, announced: Sequence[Attempt], sent: float) -> None:
         """Launch attempts that the planner has announced, by a call that it sent at `sent`."""
         self.attempts.launch(announced, sent)
+
+    def on_claimed(self) -> None:
+        """React to a claim: a run that was due may have requested to cancel those it replaces."""
 
     def on_recorded(self) -> None:
         """React to recorded outcomes: a retry or a queued run may have become due."""

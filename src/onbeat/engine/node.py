@@ -79,6 +79,7 @@ class Engine:
             lookahead=lookahead,
         )
         self.dispatcher.on_recorded = self.planner.wake  # type: ignore[method-assign]  # wired here
+        self.dispatcher.on_claimed = self._note_cancel_requests  # type: ignore[method-assign]
         self.planner.on_cancel_requests = self._note_cancel_requests  # type: ignore[method-assign]
         self._looks = 0
         self._cancel_requested = False  # maybe, for runs of this node
