@@ -428,7 +428,8 @@ MUTANTS = [
     Mutant("a node cancels every run that it holds", "onbeat.stores.sql.claim:to_end",
            replace_sql("AND phase = 'CANCELING'", "")),
     Mutant("a run that is left by its node is recorded as canceled",
-           "onbeat.engine.dispatcher:Dispatcher._detach", delete("self._given_up.add($HELD)")),
+           "onbeat.engine.attempts:RunningAttempts.detach",
+           replace("CancelReason.DETACHED", "CancelReason.REQUESTED")),
 ]  # fmt: skip
 
 
