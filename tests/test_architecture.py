@@ -17,6 +17,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "onbeat"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 CORE = sorted((PACKAGE / "core").rglob("*.py"))
+STORES = sorted((PACKAGE / "stores").rglob("*.py"))
 
 # What a pure function needs of the standard library. `pkgutil` reads the zone data, which is code.
 PURE = {
@@ -25,6 +26,13 @@ PURE = {
 }  # fmt: skip
 IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "compile", "__import__"}
 CLOCKS = {"now", "utcnow", "today"}
+
+# What the stores subscript by a number: lists of equal things, of which the first or last is meant.
+NOT_ROWS = {
+    "arrays[0]",  # the arrays of values that a statement binds
+    "choices[-1]", "ticks[0]", "ticks[-1]", "own[0]", "own[-1]",  # ticks of a backfill, in order
+    "segments[-1]",  # the part of a template that is being read
+}  # fmt: skip
 
 OPTIONAL = {"apprise", "holidays", "psycopg", "pydantic", "ray"}
 
@@ -181,6 +189,23 @@ def test_modules_and_functions_have_a_maximum_length(path):
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.FunctionDef):
             assert node.end_lineno - node.lineno < 60, f"{node.name} is longer than a screen"
+
+
+@pytest.mark.parametrize("path", STORES, ids=name_of)
+def test_columns_of_a_row_are_named(path):
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Subscript) and _is_positional(node.slice):
+            text = ast.unparse(node)
+            assert text in NOT_ROWS, (
+                f"line {node.lineno}: {text}: unpack the row, or name its columns"
+            )
+
+
+def _is_positional(index):
+    """Return whether an index, or a bound of a slice, is written as a number."""
+    parts = (index.lower, index.upper) if isinstance(index, ast.Slice) else (index,)
+    numbers = [part.operand if isinstance(part, ast.UnaryOp) else part for part in parts]
+    return any(isinstance(part, ast.Constant) and isinstance(part.value, int) for part in numbers)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)

@@ -333,11 +333,11 @@ async def test_cached_definitions_are_shared_by_several_threads(world, monkeypat
     class Slow:
         def all(self, sql, bindings):
             if bindings == (["b"],):
-                known.definitions(Slow(), [("c", 1, 1)])
+                known.definitions(Slow(), {"c": ("c", 1, 1)})
             return [(name, f"says {name}") for name in bindings[0]]
 
-    known.definitions(Slow(), [("a", 1, 1)])
-    keys = [("a", 1, 1), ("b", 1, 1)]
+    known.definitions(Slow(), {"a": ("a", 1, 1)})
+    keys = {"a": ("a", 1, 1), "b": ("b", 1, 1)}
     assert known.definitions(Slow(), keys) == {"a": "says a", "b": "says b"}
 
 

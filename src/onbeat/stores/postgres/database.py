@@ -158,7 +158,8 @@ class ServerAddress:
             parameters = conninfo_to_dict(url)
         except psycopg.ProgrammingError as refused:
             # The message quotes the address, which may contain a password.
-            reason = str(refused).replace(url, "").strip().partition("\n")[0]
+            reason = str(refused).replace(url, "").strip()
+            reason, _, _ = reason.partition("\n")
             reason = re.sub(r'[: ]*"([^"]{4,}|)"?', "", reason)
             hint = "postgresql://user:password@host:5432/name"
             raise StoreUnusable(f"the address cannot be parsed: {reason} ({hint})") from None
@@ -201,7 +202,7 @@ class ServerAddress:
         return connection
 
     def _unreachable(self, broken: psycopg.OperationalError) -> StoreFailed | StoreUnusable:
-        reason = " ".join(str(broken).split()).partition(" Is the server running")[0]
+        reason, _, _ = " ".join(str(broken).split()).partition(" Is the server running")
         reason = re.sub(r"^connection (failed|is bad): (.* FATAL: )?", "", reason).strip()
         for part, hint in WRONG_ADDRESS.items():
             if part in reason and not self.is_proven:
@@ -294,7 +295,8 @@ class PostgresWorkers:
         done = asyncio.get_running_loop().run_in_executor(self._pool, work)
         done.add_done_callback(self._notify_listener)
         # Shielded: a caller that is cancelled must not undo what may already be committed.
-        return (await asyncio.shield(done))[0]
+        answer, _, _ = await asyncio.shield(done)
+        return answer
 
     def _notify_listener(self, done: "asyncio.Future[Answer[T]]") -> None:
         failed = done.cancelled() or done.exception() is not None

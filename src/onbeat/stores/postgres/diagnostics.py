@@ -4,6 +4,7 @@ from onbeat.errors import StoreFailed, StoreUnusable
 from onbeat.ports.clock import Clock
 from onbeat.stores.postgres.database import SCHEMA, Connection, PostgresWorkers, ServerAddress
 from onbeat.stores.postgres.migrations import MIGRATIONS
+from onbeat.stores.postgres.tables import schema_version
 from onbeat.stores.postgres.transaction import NOW
 from onbeat.stores.sql.diagnostics import DatabaseFacts, PostgresFacts, examine
 
@@ -79,11 +80,6 @@ def _rights(connection: Connection) -> tuple[list[str], int]:
     used = "SELECT has_schema_privilege($1, 'USAGE')"
     if connection.execute(used, (SCHEMA,)).fetchone() != (True,):
         return [f"USAGE of the schema {SCHEMA!r}"], 0
-    names = [row[0] for row in connection.execute(LACKS, (SCHEMA,)).fetchall()]
-    lacks = [f"reading and changing {SCHEMA}.{name}" for name in names]
-    if lacks or connection.execute("SELECT to_regclass($1)", (f"{SCHEMA}.meta",)).fetchone() == (
-        None,
-    ):
-        return lacks, 0
-    found = connection.execute(f"SELECT value FROM {SCHEMA}.meta WHERE name = 'schema'").fetchone()
-    return lacks, 0 if found is None else int(found[0])
+    names = connection.execute(LACKS, (SCHEMA,)).fetchall()
+    lacks = [f"reading and changing {SCHEMA}.{name}" for (name,) in names]
+    return lacks, 0 if lacks else schema_version(connection)

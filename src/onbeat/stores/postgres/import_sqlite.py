@@ -31,21 +31,23 @@ def import_rows(connection: Connection, tables: Iterator[Table]) -> dict[str, in
                 raise StoreUnusable(f"the database is not empty: {table} has rows ({hint})")
         connection.execute("TRUNCATE events, outbox, tokens, documents, node_times")
         connection.execute("DELETE FROM meta WHERE name <> ALL($1)", (sorted(OWN_META),))
-        moved = {table[0]: _copy(connection, table) for table in tables}
+        moved = dict(_copy(connection, table) for table in tables)
         connection.execute(SET_SEQUENCES)
     connection.execute(f"ANALYZE {SCHEMA}.due, {SCHEMA}.schedule_state, {SCHEMA}.schedule_runs")
     return moved
 
 
-def _copy(connection: Connection, table: Table) -> int:
+def _copy(connection: Connection, table: Table) -> tuple[str, int]:
+    """Copy the rows of a table; return its name, and how many were copied."""
     name, columns, rows = table
     copied = 0
     with connection.cursor().copy(f"COPY {name} ({', '.join(columns)}) FROM STDIN") as copy:
         for row in rows:
-            if name == "meta" and row[0] in OWN_META | FOREIGN_META:
+            entry, *_ = row
+            if name == "meta" and entry in OWN_META | FOREIGN_META:
                 continue
             copy.write_row(
                 [storable_text(value) if isinstance(value, str) else value for value in row]
             )
             copied += 1
-    return copied
+    return name, copied

@@ -14,7 +14,7 @@ def prepare(connection: Connection, address: ServerAddress) -> str:
     if version < OLDEST:
         problem = f"{address.shown} is PostgreSQL {version}"
         raise StoreUnusable(f"{problem}: Onbeat requires {OLDEST} or newer")
-    if _schema_version(connection, address) < len(MIGRATIONS):
+    if _supported_version(connection, address) < len(MIGRATIONS):
         _migrate(connection, address)
     found = connection.execute(f"SELECT value FROM {SCHEMA}.meta WHERE name = 'store_id'")
     ((store_id,),) = found.fetchall()
@@ -30,7 +30,7 @@ def _migrate(connection: Connection, address: ServerAddress) -> None:
         if exists != (True,):
             connection.execute(f"CREATE SCHEMA {SCHEMA}")
         connection.execute(f"SET LOCAL search_path = {SCHEMA}, pg_temp")
-        for script in MIGRATIONS[_schema_version(connection, address) :]:
+        for script in MIGRATIONS[_supported_version(connection, address) :]:
             connection.execute(script)
         connection.execute(
             "INSERT INTO meta (name, value) VALUES ('schema', $1) "
@@ -44,12 +44,17 @@ def _migrate(connection: Connection, address: ServerAddress) -> None:
     connection.execute(f"ANALYZE {SCHEMA}.due, {SCHEMA}.schedule_state, {SCHEMA}.schedule_runs")
 
 
-def _schema_version(connection: Connection, address: ServerAddress) -> int:
-    """Return how many migrations were applied; refuse tables of a newer Onbeat."""
+def schema_version(connection: Connection) -> int:
+    """Return how many migrations were applied."""
     if connection.execute("SELECT to_regclass($1)", (f"{SCHEMA}.meta",)).fetchone() == (None,):
         return 0
-    found = connection.execute(f"SELECT value FROM {SCHEMA}.meta WHERE name = 'schema'").fetchone()
-    version = 0 if found is None else int(found[0])
+    found = connection.execute(f"SELECT value FROM {SCHEMA}.meta WHERE name = 'schema'").fetchall()
+    return next((int(version) for (version,) in found), 0)
+
+
+def _supported_version(connection: Connection, address: ServerAddress) -> int:
+    """Return how many migrations were applied; refuse tables of a newer Onbeat."""
+    version = schema_version(connection)
     if version > len(MIGRATIONS):
         problem = f"{address.shown} was written by a newer Onbeat (schema {version}, this version"
         raise StoreUnusable(f"{problem} supports {len(MIGRATIONS)}): upgrade Onbeat")

@@ -5,14 +5,14 @@ after the locks that serialize it are taken: the gate, a node's row, the state r
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache, lru_cache
 from time import monotonic
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from onbeat.ports.clock import Clock
 from onbeat.stores.sql.rows import IGNORES_PAUSE, IS_CLAIMABLE, IS_DETACHED
-from onbeat.stores.sql.taken_rows import WaitingRow
+from onbeat.stores.sql.taken_rows import DueRow, State, WaitingRow
 from onbeat.stores.sql.transaction import Bindings, Row, Transaction, Value, Values
 
 # Advisory locks, with numbers that other users of the database are unlikely to use.
@@ -42,7 +42,7 @@ SELECT d.due_at, d.schedule_id, d.run_at, t.decided_until, t.decided_run_at, t.i
 TAKE_WAITING = f"""
 SELECT r.run_id, r.schedule_id, r.run_at, r.phase, r.due_at, r.attempt, r.fence, r.request_id,
        r.triggered_by, r.iteration, r.tick_count, r.first_run_at, r.inputs, r.created_at,
-       r.deferrals, r.deadline_at, r.grp, r.rendered, r.reason, r.revision
+       r.deferrals, r.deadline_at, r.grp, r.rendered, r.reason, NULL, r.revision, NULL, NULL
   FROM schedule_runs r JOIN schedule_state t USING (schedule_id)
  WHERE r.{IS_CLAIMABLE} AND r.due_at <= ?1
    AND r.needs IN (?2[]) AND ({IGNORES_PAUSE} OR NOT EXISTS (
@@ -98,6 +98,16 @@ class SqlCursor(Protocol):
         """Return the next row."""
 
 
+class _HeldSchedule(NamedTuple):
+    """A schedule whose state row is held."""
+
+    definition: str
+    revision: int
+    created_at: int
+    user_id: str
+    paused: int
+
+
 class TransactionCache:
     """What a store caches between transactions, to read less: correctness does not depend on it."""
 
@@ -124,17 +134,17 @@ class TransactionCache:
             self.due_from = first
 
     def definitions(
-        self, tx: "PostgresTransaction", keys: Sequence[tuple[str, int, int]]
+        self, tx: "PostgresTransaction", keys: Mapping[str, tuple[str, int, int]]
     ) -> dict[str, str]:
         """Return the definitions of schedules; keys are their id, revision and creation time."""
         cached = self._definitions  # other threads use it, too
-        found = {key[0]: cached[key] for key in keys if key in cached}
-        missing = {key[0]: key for key in keys if key[0] not in found}
+        found = {name: cached[key] for name, key in keys.items() if key in cached}
+        missing = keys.keys() - found.keys()
         if missing:
             if len(cached) > MOST_DEFINITIONS:
                 cached = self._definitions = {}
             for schedule_id, text in tx.all(DEFINITIONS_OF, (list(missing),)):
-                found[schedule_id] = cached[missing[schedule_id]] = text
+                found[schedule_id] = cached[keys[schedule_id]] = text
         return found
 
 
@@ -171,8 +181,7 @@ class PostgresTransaction(Transaction):
         read_at, oldest = self._cache.writers
         # A transaction that began after the last read has written no older events.
         if read_at < max(before, self.now - WRITERS_FOR):
-            row = self.one(OLDEST_WRITER)
-            oldest = None if row is None else row[0]
+            oldest = self.value(OLDEST_WRITER)
             self._cache.writers = self.now, oldest
         return oldest
 
@@ -202,9 +211,8 @@ class PostgresTransaction(Transaction):
 
     def hold(self, schedule_ids: Collection[str]) -> None:
         if schedule_ids:
-            row = self.one(HOLD, (list(schedule_ids),))
-            assert row is not None, "a count has a row"
-            self.now = row[0] if self._clock is None else self._clock.now()
+            ((now, _),) = self.all(HOLD, (list(schedule_ids),))
+            self.now = now if self._clock is None else self._clock.now()
 
     def hold_definitions(self) -> None:
         self.run("SELECT pg_advisory_xact_lock(?1)", (DEFINITIONS,))
@@ -214,44 +222,47 @@ class PostgresTransaction(Transaction):
 
     def hold_gate(self) -> None:
         self.run("SELECT pg_advisory_xact_lock(?1)", (GATE,))
-        row = self.one(f"SELECT {NOW}")  # others may have decided while this waited
-        assert row is not None, "a time has a row"
-        self.now = row[0] if self._clock is None else self._clock.now()
+        now = self.value(f"SELECT {NOW}")  # others may have decided while this waited
+        self.now = now if self._clock is None else self._clock.now()
 
-    def take_due(self, limit: int) -> list[Row]:
+    def take_due(self, limit: int) -> list[DueRow]:
         since, began = monotonic(), self.due_from
-        taken = sorted(self.all(TAKE_DUE, (began, self.now, limit)), key=lambda row: row[:2])
-        self._cache.note_scan(since, began, taken[0][0] if taken else None)
+        # By due time and schedule: the columns after these never decide, a schedule has one row.
+        taken = sorted(self.all(TAKE_DUE, (began, self.now, limit)))
+        self._cache.note_scan(since, began, next((due_at for due_at, *_ in taken), None))
         if not taken:
             return []
-        schedules = self._schedules([row[1] for row in taken])
-        rows: list[Row] = []
-        for _, schedule_id, run_at, *state, spread_until, rated, happened in taken:
+        schedules = self._schedules([schedule_id for _, schedule_id, *_ in taken])
+        rows: list[DueRow] = []
+        for _, schedule_id, run_at, *position, spread_until, rated, happened in taken:
             definition, revision, created_at, user_id, paused = schedules[schedule_id]
-            about = (created_at, revision, user_id, spread_until, rated, happened, paused)
-            rows.append((schedule_id, run_at, definition, *state, *about))
+            columns = [*position, created_at, revision, user_id, spread_until, rated, happened]
+            rows.append(DueRow(schedule_id, run_at, definition, State(*columns), paused))
         return rows
 
     def take_waiting(
         self, needs: Sequence[str], limit: int, but_groups: Sequence[str], but: Sequence[str]
     ) -> list[WaitingRow]:
         bindings = (self.now, list(needs), limit, list(but_groups), list(but))
-        taken = self.all(TAKE_WAITING, bindings)
-        schedules = self._schedules(list({row[1] for row in taken})) if taken else {}
-        before = {(row[1], row[-1]) for row in taken if row[-1] != schedules[row[1]][1]}
+        taken = [WaitingRow(*row) for row in self.all(TAKE_WAITING, bindings)]
+        schedules = self._schedules(list({row.schedule_id for row in taken})) if taken else {}
+        before = {
+            (row.schedule_id, row.revision)
+            for row in taken
+            if row.revision != schedules[row.schedule_id].revision
+        }
         past = self._past_definitions(before) if before else {}
         rows: list[WaitingRow] = []
-        for *row, own in taken:
-            schedule_id = row[1]
-            current, revision, _, user_id, paused = schedules[schedule_id]
-            if own == revision:
-                found = WaitingRow._make((*row, current, own, None, user_id))
+        for row in taken:
+            own, of_schedule = (row.schedule_id, row.revision), schedules[row.schedule_id]
+            if of_schedule.paused and not row.ignores_pause:
+                continue  # it was paused since the rows were selected
+            current, user_id = of_schedule.definition, of_schedule.user_id
+            if own in before:
+                found = row._replace(definition=past.get(own), current=current, user_id=user_id)
             else:
-                definition = past.get((schedule_id, own))
-                found = WaitingRow._make((*row, definition, own, current, user_id))
-            # The schedule may have been paused since the rows were selected.
-            if not paused or found.ignores_pause:
-                rows.append(found)
+                found = row._replace(definition=current, user_id=user_id)
+            rows.append(found)
         return rows
 
     def take_groups(self, names: Sequence[str]) -> dict[str, int]:
@@ -268,15 +279,16 @@ class PostgresTransaction(Transaction):
 
     def _past_definitions(self, which: Collection[tuple[str, int]]) -> dict[tuple[str, int], str]:
         """Return definitions of earlier revisions."""
-        ids, revisions = {each[0] for each in which}, {each[1] for each in which}
-        found = self.all(PAST_DEFINITIONS, (list(ids), list(revisions)))
+        ids, revisions = map(list, zip(*which, strict=True))
+        found = self.all(PAST_DEFINITIONS, (ids, revisions))
         return {(schedule_id, revision): text for schedule_id, revision, text in found}
 
-    def _schedules(self, schedule_ids: Sequence[str]) -> dict[str, Row]:
-        """Return definition, revision, creation time, user and pause of held schedules."""
+    def _schedules(self, schedule_ids: Sequence[str]) -> dict[str, _HeldSchedule]:
+        """Return what a planner and a claim need of schedules, which are held, by id."""
         rows = self.all(SCHEDULES, (list(schedule_ids),))
-        texts = self._cache.definitions(self, [row[:3] for row in rows])
-        return {row[0]: (texts[row[0]], *row[1:]) for row in rows}
+        keys = {name: (name, revision, created) for name, revision, created, *_ in rows}
+        texts = self._cache.definitions(self, keys)
+        return {name: _HeldSchedule(texts[name], *columns) for name, *columns in rows}
 
     def _execute_many(self, sql: str, values: Values, first: Bindings) -> None:
         statement, kinds = for_many(sql, len(first))
@@ -309,10 +321,12 @@ def for_many(sql: str, first: int) -> tuple[str, tuple[str, ...]]:
         for n, kind in enumerate(kinds, first + 1)
     ]
     if before.endswith("IN ("):
-        return in_postgres(f"{before[:-4]}= ANY({arrays[0]}{after}"), kinds
+        return in_postgres(f"{before.removesuffix('IN (')}= ANY({arrays[0]}{after}"), kinds
     names = iter(f"each_row.v{n}" for n in range(len(kinds)))
     columns = ", ".join(f"v{n}" for n in range(len(kinds)))
-    row = re.sub(r"\?(int|text)\b", lambda _: next(names), row.strip()[1:-1])
+    row = re.sub(
+        r"\?(int|text)\b", lambda _: next(names), row.strip().removeprefix("(").removesuffix(")")
+    )
     select = f"SELECT {row} FROM unnest({', '.join(arrays)}) AS each_row ({columns})"
     return in_postgres(f"{before.rstrip().removesuffix('VALUES')}{select}{after}"), kinds
 

@@ -79,8 +79,7 @@ def backfill(
 ) -> BackfillStep:
     """Enqueue past ticks. The contract is `Store.backfill`."""
     work = _Backfill(tx, hold_schedule(tx, schedule_id))
-    row = tx.one(WAITING, (schedule_id,))
-    waiting = 0 if row is None else int(row[0])
+    waiting: int = tx.value(WAITING, (schedule_id,))
     room = min(limit, MOST_WAITING - waiting)
     if room <= 0:
         return BackfillStep(0, 0, first, waiting)
@@ -111,9 +110,9 @@ class _Backfill:
             CoveringRow(run_id, run_at, first_run_at, count, Phase(phase).facts.status, *rest)
             for run_id, run_at, first_run_at, count, phase, *rest in found
         ]
-        meta = self._tx.one("SELECT value FROM meta WHERE name = 'history_from'")
-        state, history_from = self._stored.state, 0 if meta is None else int(meta[0]) // 1000
-        unknown = state.created_at // 1000, history_from
+        history_from = self._tx.value("SELECT value FROM meta WHERE name = 'history_from'")
+        state = self._stored.state
+        unknown = state.created_at // 1000, int(history_from or 0) // 1000
         return decide_backfill(ticks, rows, until=state.decided_until, unknown=unknown)
 
     def enqueue(self, wanted: Sequence[Add | Revive]) -> None:

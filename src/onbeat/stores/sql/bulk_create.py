@@ -5,22 +5,36 @@ Other changes are made one by one in `define`: edits, and schedules that were de
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from onbeat.core.decide.plan import defined_late, next_due
 from onbeat.core.schedule import Schedule, definition
 from onbeat.errors import RevisionConflict
 from onbeat.events import ScheduleCreated
 from onbeat.ports.store import Upserted
-from onbeat.stores.sql.rows import State, replace_due
+from onbeat.stores.sql.rows import replace_due
 from onbeat.stores.sql.schedule_rows import SET_POSITIONS, is_foreign
-from onbeat.stores.sql.transaction import Row, Transaction, Value
+from onbeat.stores.sql.taken_rows import State
+from onbeat.stores.sql.transaction import Transaction, Value
 from onbeat.stores.sql.write_decisions import Decided, carry_out
 
 BATCH = 1000  # schedules whose rows are read and written together
 
-EXISTING = """
-SELECT schedule_id, definition, revision, source, base, user_id, deleted_at FROM schedules
- WHERE schedule_id IN (?1[])
+
+class _Existing(NamedTuple):
+    """The columns of a schedule that tell whether a definition changes it."""
+
+    schedule_id: str
+    definition: str
+    revision: int
+    source: str
+    base: str | None
+    user_id: str
+    deleted_at: int | None
+
+
+EXISTING = f"""
+SELECT {", ".join(_Existing._fields)} FROM schedules WHERE schedule_id IN (?1[])
 """
 
 REVISIONS = """
@@ -59,7 +73,8 @@ def upsert_simple(
     for begin in range(0, len(schedules), BATCH):
         some = [each for each in schedules[begin : begin + BATCH] if each.schedule_id not in but]
         texts = {each.schedule_id: definition(each) for each in some}
-        existing: dict[str, Row] = {row[0]: row for row in tx.all(EXISTING, (list(texts),))}
+        rows = map(_Existing._make, tx.all(EXISTING, (list(texts),)))
+        existing = {row.schedule_id: row for row in rows}
         found |= _unchanged(tx, texts, existing, source)
         new = [each for each in some if each.schedule_id not in existing]
         if new:
@@ -73,8 +88,10 @@ def check_revisions(tx: Transaction, expected: Mapping[str, int | None]) -> None
     names = list(expected)
     for begin in range(0, len(names), BATCH):
         some = names[begin : begin + BATCH]
-        existing = {
-            row[0]: row[1] for row in tx.all(REVISIONS, (some,)) if not is_foreign(tx, row[2])
+        existing: dict[str, int] = {
+            name: revision
+            for name, revision, user_id in tx.all(REVISIONS, (some,))
+            if not is_foreign(tx, user_id)
         }
         for name in some:
             if existing.get(name) != expected[name]:
@@ -82,16 +99,19 @@ def check_revisions(tx: Transaction, expected: Mapping[str, int | None]) -> None
 
 
 def _unchanged(
-    tx: Transaction, texts: Mapping[str, str], existing: Mapping[str, Row], source: str | None
+    tx: Transaction,
+    texts: Mapping[str, str],
+    existing: Mapping[str, _Existing],
+    source: str | None,
 ) -> dict[str, Upserted]:
     """Return the schedules that exist with the same definition, also as their source gave it."""
     found: dict[str, Upserted] = {}
     for name, row in existing.items():
-        _, text, revision, stored_source, base, owner, deleted_at = row
-        if text != texts[name] or deleted_at is not None or is_foreign(tx, owner):
+        text = row.definition
+        if text != texts[name] or row.deleted_at is not None or is_foreign(tx, row.user_id):
             continue
-        if source is None or (stored_source, base) == (source, text):
-            found[name] = Upserted(name, "unchanged", revision)
+        if source is None or (row.source, row.base) == (source, text):
+            found[name] = Upserted(name, "unchanged", row.revision)
     return found
 
 

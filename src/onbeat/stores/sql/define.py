@@ -22,7 +22,7 @@ from onbeat.stores.sql.bulk_create import check_revisions, upsert_simple
 from onbeat.stores.sql.edits import edit, move_waiting
 from onbeat.stores.sql.followers import happen, keep_follows
 from onbeat.stores.sql.groups import keep_groups
-from onbeat.stores.sql.rows import State, cancel_waiting, replace_due, unfinished_of
+from onbeat.stores.sql.rows import cancel_waiting, replace_due, unfinished_of
 from onbeat.stores.sql.schedule_rows import (
     KEEP_DEFINITION,
     StoredSchedule,
@@ -36,6 +36,7 @@ from onbeat.stores.sql.schedule_rows import (
     pause_schedule,
     set_positions,
 )
+from onbeat.stores.sql.taken_rows import State
 from onbeat.stores.sql.transaction import Transaction
 from onbeat.stores.sql.write_decisions import Decided, carry_out
 from onbeat.stores.sql.zone_data import follow_held

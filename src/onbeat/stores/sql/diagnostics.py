@@ -106,16 +106,15 @@ def examine(tx: Transaction) -> StoreFacts:
         for event in decode_events(body)
         if isinstance(event, ScheduleParked)
     ]
-    counted, first = tx.one("SELECT count(*) FROM schedule_runs"), tx.one(FIRST_ENDED)
     return StoreFacts(
         queries.overview(tx),
         queries.figures(tx),
         zone_data(tx),
-        over=[row[0] for row in tx.all(WITHOUT_TICKS, (MOST_NAMES,))],
-        failing=[row[0] for row in tx.all(FAILED_OFTEN, (FAILING, MOST_NAMES))],
-        stuck=[row[0] for row in tx.all(STUCK, (MOST_NAMES,))],
+        over=tx.column(WITHOUT_TICKS, (MOST_NAMES,)),
+        failing=tx.column(FAILED_OFTEN, (FAILING, MOST_NAMES)),
+        stuck=tx.column(STUCK, (MOST_NAMES,)),
         parked=sorted(set(parked)),
-        definitions=[(row[0], row[1]) for row in tx.all(DEFINED, (MOST_DEFINITIONS,))],
-        runs=0 if counted is None else int(counted[0]),
-        first_ended=None if first is None else first[0],
+        definitions=[(name, text) for name, text in tx.all(DEFINED, (MOST_DEFINITIONS,))],
+        runs=tx.value("SELECT count(*) FROM schedule_runs"),
+        first_ended=tx.value(FIRST_ENDED),
     )

@@ -32,8 +32,8 @@ def keep(tx: Transaction, kind: str, name: str, body: object, *, user_id: str) -
             name, f"{len(encoded)} bytes of JSON are too long", hint="1 MiB at most"
         )
     sql = "SELECT user_id FROM documents WHERE kind = ?1 AND name = ?2 AND body = ?3"
-    same = tx.one(sql, (kind, name, text))
-    if same is not None and not is_foreign(tx, str(same[0])):
+    stored_for = tx.value(sql, (kind, name, text))
+    if stored_for is not None and not is_foreign(tx, stored_for):
         return
     # The first writer owns it, even if another writes at the same moment.
     owner, must_own = (user_id, 0) if tx.only_owner is None else (tx.only_owner, 1)
@@ -48,7 +48,8 @@ def kept(tx: Transaction, kind: str, name: str) -> DocumentRow | None:
     """Return a document that the caller may see, or None."""
     sql = f"SELECT {COLUMNS} FROM documents WHERE kind = ?1 AND name = ?2"
     row = tx.one(sql, (kind, name))
-    return None if row is None or is_foreign(tx, str(row[3])) else _document(row)
+    found = None if row is None else _document(row)
+    return None if found is None or is_foreign(tx, found.user_id) else found
 
 
 def list_documents(

@@ -243,8 +243,7 @@ def _pause_after(tx: Transaction, schedule_id: str, pause_after: int | None, fai
     """Pause a schedule if its current definition says so after this many failures in a row."""
     if pause_after is None or failures < pause_after:
         return
-    paused = tx.one("SELECT paused FROM schedules WHERE schedule_id = ?1", (schedule_id,))
-    if paused == (0,):
+    if tx.value("SELECT paused FROM schedules WHERE schedule_id = ?1", (schedule_id,)) == 0:
         note = f"{failures} runs in a row have failed" if failures > 1 else "a run has failed"
         pause_schedule(tx, schedule_id, note=note)
 
@@ -257,13 +256,20 @@ def release_next(tx: Transaction, schedule_id: str) -> None:
 
 def hold_run(tx: Transaction, run_id: int) -> StoredRun:
     """Hold the schedule of a run and its followers; return the run."""
-    row = tx.one(SCHEDULE_OF_RUN, (run_id,))
-    if row is None or is_foreign(tx, row[1] or ""):
+    schedule_id = schedule_of_run(tx, run_id)
+    if schedule_id is None:
         raise NoSuchRun(run_id)
-    hold_with_followers(tx, [row[0]])
+    hold_with_followers(tx, [schedule_id])
     for stored in stored_runs(tx, ONE_RUN, (run_id,)):
         return stored
     raise NoSuchRun(run_id)  # it was pruned meanwhile
+
+
+def schedule_of_run(tx: Transaction, run_id: int) -> str | None:
+    """Return the schedule of a run that the caller may see, or None."""
+    for schedule_id, user_id in tx.all(SCHEDULE_OF_RUN, (run_id,)):
+        return None if is_foreign(tx, user_id or "") else schedule_id
+    return None
 
 
 def _with_timeout_of_revision(

@@ -31,7 +31,7 @@ FOLLOWERS = "SELECT DISTINCT schedule_id FROM follows WHERE followed IN (?1[]) O
 
 def followers(tx: Transaction, followed: Collection[str]) -> list[str]:
     """Return the schedules that follow any of these."""
-    return [row[0] for row in tx.all(FOLLOWERS, (list(followed),))]
+    return tx.column(FOLLOWERS, (list(followed),))
 
 
 def hold_with_followers(tx: Transaction, schedule_ids: Collection[str]) -> set[str]:
@@ -42,8 +42,8 @@ def hold_with_followers(tx: Transaction, schedule_ids: Collection[str]) -> set[s
     rows = tx.all(
         "SELECT followed, schedule_id FROM follows WHERE followed IN (?1[])", (list(schedule_ids),)
     )
-    tx.hold({*schedule_ids, *(row[1] for row in rows)})
-    return {row[0] for row in rows}
+    tx.hold({*schedule_ids, *(follower for _, follower in rows)})
+    return {followed for followed, _ in rows}
 
 
 def cause(tx: Transaction, schedule_id: str, status: Status) -> None:
@@ -116,11 +116,11 @@ def keep_follows(tx: Transaction, schedules: Sequence[Schedule]) -> None:
     if not new:
         return
     tx.many("INSERT INTO follows (followed, schedule_id) VALUES {(?text,?text)}", new)
-    rows = tx.all(
+    found = tx.column(
         "SELECT schedule_id FROM schedules WHERE deleted_at IS NULL AND schedule_id IN (?1[])",
-        (new[::2],),
+        (sorted({followed for each in schedules for followed in follows(each)}),),
     )
-    existing_ids = {STARTUP, *(row[0] for row in rows)}
+    existing_ids = {STARTUP, *found}
     for schedule in schedules:
         for followed in sorted(follows(schedule) - existing_ids):
             problem = f"schedule {schedule.schedule_id} follows {followed!r}, which does not exist"
@@ -137,7 +137,7 @@ def _cycle(tx: Transaction, schedule_ids: Sequence[str]) -> list[str]:
     A schedule that nothing follows is not part of a cycle. For the others, one statement reads all
     that they follow.
     """
-    followed = {row[0] for row in tx.all(FOLLOWED, (list(schedule_ids),))}
+    followed = set(tx.column(FOLLOWED, (list(schedule_ids),)))
     names = [name for name in schedule_ids if name in followed]
     edges: dict[str, list[str]] = {}
     for name, other in tx.all(ALL_FOLLOWED, (names,)) if names else ():

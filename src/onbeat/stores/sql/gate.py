@@ -19,14 +19,14 @@ def set_gate(tx: Transaction, *, is_open: bool) -> bool:
     if is_open:
         closed = ReasonDetail(since=gate_closed_at(tx), until=tx.now)
         tx.run("DELETE FROM meta WHERE name = 'gate_closed_at'")
-        delayed = tx.all(
+        delayed = tx.column(
             "SELECT schedule_id FROM due WHERE run_at <= ?1 UNION SELECT r.schedule_id "
             "FROM schedule_runs r JOIN schedules s USING (schedule_id) WHERE r.finished_at IS NULL "
             f"AND r.{IS_ENQUEUED} AND s.paused = 0 AND s.deleted_at IS NULL ORDER BY 1",
             (tx.now // 1000,),  # by `run_at`: a tick that is due may have been put off
         )
         for begin in range(0, len(delayed), REOPEN_BATCH):
-            ids = [row[0] for row in delayed[begin : begin + REOPEN_BATCH]]
+            ids = delayed[begin : begin + REOPEN_BATCH]
             tx.hold(ids)
             follow_held(tx, ids)
             live = [stored for stored in find_all(tx, ids) if not (stored.paused or stored.deleted)]

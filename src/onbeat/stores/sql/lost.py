@@ -79,7 +79,7 @@ def end_lost_and_expired(
     concerned = sorted({stored.schedule_id for stored in (*unreported, *lost)})
     if not concerned:
         return set(), set()
-    out = {row[0] for row in tx.all(FOLLOWED, (concerned,))}
+    out = set(tx.column(FOLLOWED, (concerned,)))
     for schedule_id in concerned:
         schedule = definition_of(tx, schedule_id)
         if schedule is not None and schedule.policy.pause_after is not None:

@@ -29,12 +29,12 @@ def enqueue(
 ) -> int:
     """Enqueue a manual run; return its id. The contract is `Store.enqueue`."""
     stored = hold_schedule(tx, schedule_id)
-    same = tx.one(
+    same = tx.value(
         "SELECT run_id FROM schedule_runs WHERE schedule_id = ?1 AND request_id = ?2",
         (schedule_id, request_id),
     )
     if same is not None:
-        return int(same[0])
+        return int(same)
     schedule = from_definition(schedule_id, stored.text)
     if not schedule.target.is_enabled:
         raise InvalidSchedule("run.enabled", "the target is disabled", hint="enabled: true")

@@ -102,7 +102,7 @@ def _is_start(tx: Transaction) -> bool:
 def _end_all(tx: Transaction) -> RescueResult:
     """Decide the runs that other nodes hold, registered or not."""
     names: dict[str, str] = dict(tx.all("SELECT node_id, name FROM nodes"))
-    node_ids = sorted(names.keys() | {row[0] for row in tx.all(LEASED_BY)})
+    node_ids = sorted(names.keys() | set(tx.column(LEASED_BY)))
     found = RescueResult()
     for node_id in node_ids:
         found += _give_up(tx, node_id, names.get(node_id, ""))
@@ -120,7 +120,7 @@ def end_orphans(tx: Transaction) -> RescueResult:
 
 def _give_up(tx: Transaction, node_id: str, name: str) -> RescueResult:
     """Decide all runs that a node holds."""
-    ids = [row[0] for row in tx.all(HELD_SCHEDULES, (node_id, NO_LIMIT))]
+    ids = tx.column(HELD_SCHEDULES, (node_id, NO_LIMIT))
     hold_with_followers(tx, ids)
     found = RescueResult(*end_runs_of(tx, [node_id], ids))
     tx.run(UP_UNTIL_SILENT, (node_id, tx.now))
@@ -134,7 +134,7 @@ def rescue(tx: Transaction, node: Node) -> RescueResult | None:
     if row is None:
         return None
     node_id, name = row
-    ids = [row[0] for row in tx.all(HELD_SCHEDULES, (node_id, BATCH))]
+    ids = tx.column(HELD_SCHEDULES, (node_id, BATCH))
     hold_with_followers(tx, ids)
     found = RescueResult(*end_runs_of(tx, [node_id], ids))
     if len(ids) < BATCH:
@@ -146,17 +146,17 @@ def rescue(tx: Transaction, node: Node) -> RescueResult | None:
 
 def heartbeat(tx: Transaction, node: Node) -> HeartbeatResult:
     """Renew the lease of a node. The contract is `Store.heartbeat`."""
-    row = tx.one(
+    stop_asked = tx.value(
         "UPDATE nodes SET alive_until = ?1, offers = ?2 WHERE node_id = ?3 RETURNING stop_asked",
         (tx.now + node.lease, as_json(sorted(node.offers)), node.node_id),
     )
-    if row is None:
+    if stop_asked is None:
         return HeartbeatResult(is_known=False)
     silent = None
     if tx.is_shared:
         silent = tx.one("SELECT 1 FROM nodes WHERE alive_until < ?1 LIMIT 1", (tx.now,))
     return HeartbeatResult(
-        is_known=True, is_stop_requested=bool(row[0]), others_are_silent=silent is not None
+        is_known=True, is_stop_requested=bool(stop_asked), others_are_silent=silent is not None
     )
 
 
@@ -172,12 +172,13 @@ def release_unknown(
     # A call of this node that is still under way locks its row: wait for its end.
     if tx.one(LOCK_NODE, (node.node_id,)) is None:
         return 0
-    rows = [
-        row for row in tx.all(HELD_BEFORE, (node.node_id, before)) if (row[0], row[1]) not in known
+    held = tx.all(HELD_BEFORE, (node.node_id, before))
+    unknown = [
+        (run_id, fence, name) for run_id, fence, name in held if (run_id, fence) not in known
     ]
-    tx.hold({schedule_id for _, _, schedule_id in rows})
-    free(tx, [value for run_id, fence, _ in rows for value in (run_id, fence)])
-    return len(rows)
+    tx.hold({schedule_id for _, _, schedule_id in unknown})
+    free(tx, [value for run_id, fence, _ in unknown for value in (run_id, fence)])
+    return len(unknown)
 
 
 def unregister(tx: Transaction, node: Node) -> None:
@@ -187,9 +188,9 @@ def unregister(tx: Transaction, node: Node) -> None:
         return
     tx.run("UPDATE nodes SET alive_until = 0 WHERE node_id = ?1", (node.node_id,))
     held = tx.all(HELD, (node.node_id,))
-    claimed = [row for row in held if row[3] not in STARTED]
-    tx.hold({schedule_id for _, _, schedule_id, _ in claimed})
-    free(tx, [value for run_id, fence, *_ in claimed for value in (run_id, fence)])
+    claimed = [(run_id, fence, name) for run_id, fence, name, phase in held if phase not in STARTED]
+    tx.hold({schedule_id for _, _, schedule_id in claimed})
+    free(tx, [value for run_id, fence, _ in claimed for value in (run_id, fence)])
     if len(claimed) == len(held):  # else `rescue` decides the others
         tx.run("DELETE FROM nodes WHERE node_id = ?1", (node.node_id,))
     tx.run(UP_UNTIL, (node.node_id, tx.now))

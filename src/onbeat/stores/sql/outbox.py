@@ -83,7 +83,9 @@ def to_send(tx: Transaction, channels: Collection[str]) -> OutboxWork:
     return OutboxWork(
         has_marks=tx.one(HAS_MARKS) is not None,
         has_silent=any(state == "sending" for state, _ in rows),
-        channels=frozenset(row[1] for row in rows if row[0] == "waiting").intersection(channels),
+        channels=frozenset(name for state, name in rows if state == "waiting").intersection(
+            channels
+        ),
     )
 
 
@@ -92,12 +94,13 @@ def collect(tx: Transaction, compose: Compose, *, limit: int) -> OutboxStep:
     rows = tx.all(TAKE_MARKS, (limit,))
     if not rows:
         return OutboxStep(0)
-    recent = [row for row in rows if row[1] >= tx.now - OLDEST]
-    happened = [StoredEvent(at, event) for _, at, body in recent for event in decode_events(body)]
+    recent = [(at, body) for _, at, body in rows if at >= tx.now - OLDEST]
+    happened = [StoredEvent(at, event) for at, body in recent for event in decode_events(body)]
     composed = compose(happened)
     for channel, content, every in composed:
         _add(tx, channel, content, every)
-    tx.run("UPDATE events SET to_notify = NULL WHERE event_id IN (?1[])", ([r[0] for r in rows],))
+    ids = [event_id for event_id, _, _ in rows]
+    tx.run("UPDATE events SET to_notify = NULL WHERE event_id IN (?1[])", (ids,))
     return OutboxStep(len(rows), len(composed), len(rows) - len(recent), is_full=len(rows) == limit)
 
 
@@ -124,8 +127,8 @@ def take(tx: Transaction, channel: str) -> OutgoingMessage | None:
     if not tx.run(BEGIN, (message_id, tx.now + LONGEST_SENDING)):
         return None
     # A restored database reuses message ids, but not with the same creation time.
-    stored = tx.one("SELECT value FROM meta WHERE name = 'store_id'")
-    key = sha256(f"{stored and stored[0]}:{message_id}:{created_at}".encode()).hexdigest()
+    store_id = tx.value("SELECT value FROM meta WHERE name = 'store_id'")
+    key = sha256(f"{store_id}:{message_id}:{created_at}".encode()).hexdigest()
     return OutgoingMessage(message_id, channel, key, _BUNDLE.decode(body), created_at, attempts + 1)
 
 
@@ -169,8 +172,8 @@ def channels(tx: Transaction) -> list[ChannelRow]:
             sent[channel] = sent_at
     found = []
     for name in sorted(counts):
-        row = tx.one(LAST_ERROR, (name,))
-        found.append(ChannelRow(name, counts[name], sent.get(name), row[0] if row else None))
+        last_error = tx.value(LAST_ERROR, (name,))
+        found.append(ChannelRow(name, counts[name], sent.get(name), last_error))
     return found
 
 

@@ -8,7 +8,7 @@ from onbeat.core.runs.decisions import Decision, Due
 from onbeat.core.runs.run import Reason, ReasonDetail
 from onbeat.core.schedule import Schedule
 from onbeat.events import ScheduleResumed
-from onbeat.stores.sql.rows import State, end_waiting, release, replace_due, unfinished_of
+from onbeat.stores.sql.rows import end_waiting, release, replace_due, unfinished_of
 from onbeat.stores.sql.schedule_rows import (
     StoredSchedule,
     find_all,
@@ -16,6 +16,7 @@ from onbeat.stores.sql.schedule_rows import (
     pause_schedule,
     set_positions,
 )
+from onbeat.stores.sql.taken_rows import State
 from onbeat.stores.sql.transaction import Transaction
 from onbeat.stores.sql.write_decisions import Decided, carry_out
 

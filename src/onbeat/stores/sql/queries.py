@@ -167,8 +167,7 @@ def schedules(
 
 def schedule(tx: Transaction, schedule_id: str) -> ScheduleRow | None:
     """Return one schedule."""
-    found = schedules(tx, ScheduleFilter(ids=[schedule_id]))
-    return found[0] if found else None
+    return next(iter(schedules(tx, ScheduleFilter(ids=[schedule_id]))), None)
 
 
 def runs(tx: Transaction, which: RunFilter, *, limit: int) -> list[RunRow]:
@@ -205,7 +204,7 @@ def runs(tx: Transaction, which: RunFilter, *, limit: int) -> list[RunRow]:
     for ids_of, value in ((SCHEDULES_OF_SOURCE, which.source), (SCHEDULES_OF_OWNER, tx.only_owner)):
         if value is None:
             continue
-        ids = [row[0] for row in tx.all(f"{ids_of} LIMIT ?2", (value, FEW + 1))]
+        ids = tx.column(f"{ids_of} LIMIT ?2", (value, FEW + 1))
         if len(ids) > FEW:
             conditions.add(f"schedule_id IN ({ids_of.replace('?1', '{}')})", value)
         else:  # their runs are fewer than all runs
@@ -270,7 +269,7 @@ def events(tx: Transaction, *, after: int, but: Collection[int] = (), limit: int
         own = sorted({row.event_id for row in found})
         if len(rows) < limit or len(own) >= limit:
             return [row for row in found if row.event_id in own[:limit]]
-        after = rows[-1][0]
+        *_, (after, _, _) = rows
 
 
 def newest_event(tx: Transaction, *, before: int | None) -> int:
@@ -278,12 +277,12 @@ def newest_event(tx: Transaction, *, before: int | None) -> int:
     writer = None if before is None else tx.oldest_writer(before)
     if before is not None and writer is not None:
         before = min(before, writer)
-    row = tx.one(
+    newest = tx.value(
         "SELECT event_id FROM (SELECT event_id, at FROM events ORDER BY event_id DESC LIMIT 100000)"
         " AS e WHERE at < ?1 ORDER BY event_id DESC LIMIT 1",
         (FAR if before is None else before,),
     )
-    return 0 if row is None else int(row[0])
+    return newest or 0
 
 
 def audit(
@@ -291,8 +290,7 @@ def audit(
 ) -> list[EventRow]:
     """Return events that a caller caused. The contract is `Store.audit`."""
     found: list[EventRow] = []
-    before = (FAR, 0) if before is None else before
-    last = before[0]
+    last, _ = before = (FAR, 0) if before is None else before
     while len(found) < limit:
         rows = tx.all(AUDIT, (last, limit))
         some = sorted(_own(tx, _events(rows)), key=_place, reverse=True)
@@ -301,7 +299,8 @@ def audit(
         ]
         if len(rows) < limit:
             break
-        last = rows[-1][0] - 1
+        *_, (oldest, _, _) = rows
+        last = oldest - 1
     return found[:limit]
 
 
@@ -329,7 +328,7 @@ def _own(tx: Transaction, found: list[EventRow]) -> list[EventRow]:
         return found
     ids = {about(each) for each in found} - {None}
     sql = "SELECT schedule_id FROM schedules WHERE user_id = ?1 AND schedule_id IN (?2[])"
-    own = {row[0] for row in tx.all(sql, (tx.only_owner, sorted(ids, key=str)))} if ids else set()
+    own = set(tx.column(sql, (tx.only_owner, sorted(ids, key=str)))) if ids else set()
     return [each for each in found if isinstance(each.event, GateChanged) or about(each) in own]
 
 
@@ -337,17 +336,17 @@ def next_due(tx: Transaction, *, after: int) -> int | None:
     """Return when something is next to be decided or claimed. The contract is `Store.next_due`."""
     if not gate_is_open(tx):
         return None
-    row = tx.one(NEXT_DUE, (after, tx.due_from))
-    return None if row is None else row[0]
+    found: int | None = tx.value(NEXT_DUE, (after, tx.due_from))
+    return found
 
 
 def overview(tx: Transaction) -> Overview:
     """Return the overview that `onbeat status` shows."""
     own = "TRUE" if tx.only_owner is None else f"schedule_id IN ({SCHEDULES_OF_OWNER})"
     owner: Bindings = () if tx.only_owner is None else (tx.only_owner,)
-    counted = tx.one(COUNT_SCHEDULES.format(own=own), owner)
+    ((total, paused),) = tx.all(COUNT_SCHEDULES.format(own=own), owner)
     now = f"?{len(owner) + 1}"
-    due = tx.one(COUNT_DUE.format(own=own, now=now), (*owner, tx.now))
+    ((due, next_due_at),) = tx.all(COUNT_DUE.format(own=own, now=now), (*owner, tx.now))
     unfinished: Counter[str] = Counter()
     counting = (
         f"SELECT phase, count(*) FROM schedule_runs WHERE finished_at IS NULL AND {own} "
@@ -355,20 +354,13 @@ def overview(tx: Transaction) -> Overview:
     )
     for phase, n in tx.all(counting, owner):
         unfinished[Phase(phase).facts.status] += n
-    stuck = tx.one(
-        f"SELECT count(*) FROM schedule_runs WHERE {STUCK} AND {own}",
-        owner,
-    )
-    assert counted is not None, "a count has a row"
-    assert stuck is not None, "a count has a row"
-    assert due is not None, "a count has a row"
     return Overview(
         tx.now,
         gate_open=gate_is_open(tx),
-        schedules=counted[0],
-        paused=int(counted[1]),
-        due=due[0],
-        next_due_at=due[1],
+        schedules=total,
+        paused=paused,
+        due=due,
+        next_due_at=next_due_at,
         runs=dict(unfinished),
         nodes=nodes(tx) if tx.only_owner is None else [],
         awaited=[
@@ -382,16 +374,16 @@ def overview(tx: Transaction) -> Overview:
             )
         ],
         following=zone_data.following(tx) if tx.only_owner is None else None,
-        stuck=stuck[0],
+        stuck=tx.value(f"SELECT count(*) FROM schedule_runs WHERE {STUCK} AND {own}", owner),
     )
 
 
 def figures(tx: Transaction) -> StoreFigures:
     """Return figures for metrics. The contract is `Store.figures`."""
-    rows = [tx.one(sql) for sql in (COUNT_FAILING, WAITING_SINCE, COUNT_TO_NOTIFY, tx.SIZE)]
-    failing, waiting_since, to_notify, size = (row[0] if row is not None else None for row in rows)
+    counts = (COUNT_FAILING, WAITING_SINCE, COUNT_TO_NOTIFY, tx.SIZE)
+    failing, waiting_since, to_notify, size = map(tx.value, counts)
     outbox: dict[str, int] = dict(tx.all("SELECT state, count(*) FROM outbox GROUP BY state"))
-    return StoreFigures(failing or 0, waiting_since, to_notify or 0, outbox, int(size or 0))
+    return StoreFigures(failing, waiting_since, to_notify, outbox, size)
 
 
 def nodes(tx: Transaction) -> list[NodeRow]:
@@ -428,9 +420,8 @@ def prune(tx: Transaction, *, before: int, limit: int) -> int:
 
 
 def _schedule(row: Row) -> ScheduleRow:
-    values = list(row)
-    values[5] = bool(values[5])
-    return ScheduleRow(*values)
+    found = dict(zip(ScheduleRow.__dataclass_fields__, row, strict=True))
+    return ScheduleRow(**found | {"paused": bool(found["paused"])})
 
 
 def _run(row: Row) -> RunRow:

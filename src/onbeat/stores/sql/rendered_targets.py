@@ -80,7 +80,7 @@ def _render_text(template: Template, values: Values) -> str:
         at = 0
         for reference in REFERENCE.finditer(part):
             segments[-1].append(part[at : reference.start()])
-            references.append(reference[0])
+            references.append(reference.group())
             segments.append([])
             at = reference.end()
         segments[-1].append(part[at:])
@@ -92,8 +92,8 @@ def _render_text(template: Template, values: Values) -> str:
 def _last_run_at(tx: Transaction, schedule_id: str) -> int | None:
     """Return when a schedule without stored runs last ran: elsewhere, or before a prune."""
     sql = "SELECT last_run_at FROM schedule_state WHERE schedule_id = ?1"
-    found = tx.one(sql, (schedule_id,))
-    return None if found is None else found[0]
+    found: int | None = tx.value(sql, (schedule_id,))
+    return found
 
 
 def _previous_run(tx: Transaction, schedule_id: str) -> PreviousRun | None:

@@ -6,9 +6,8 @@ from onbeat.core.runs.run import Accepted, Failed, Succeeded
 from onbeat.core.time.instants import rfc3339_ms
 from onbeat.errors import NoSuchRun, RunIsHeld, RunIsOver
 from onbeat.events import RunNamed, RunReportedLate
-from onbeat.stores.sql.finish import LONGEST_TEXT, SCHEDULE_OF_RUN, end, hold_run
+from onbeat.stores.sql.finish import LONGEST_TEXT, end, hold_run, schedule_of_run
 from onbeat.stores.sql.rows import StoredRun, storable_text
-from onbeat.stores.sql.schedule_rows import is_foreign
 from onbeat.stores.sql.transaction import Transaction
 
 NAME = """
@@ -28,8 +27,8 @@ def report(
     """
     stored = hold_run(tx, run_id)
     run, status, is_started = stored.run, stored.run.status, stored.run.phase in STARTED
-    has_key = tx.one("SELECT idempotency_key FROM schedule_runs WHERE run_id = ?1", (run_id,))
-    if is_started and not run.is_accepted and has_key == (None,):
+    key = tx.value("SELECT idempotency_key FROM schedule_runs WHERE run_id = ?1", (run_id,))
+    if is_started and not run.is_accepted and key is None:
         raise RunIsHeld(run_id)
     if isinstance(outcome, Accepted):
         external_id = external_id or outcome.external_id
@@ -58,7 +57,7 @@ def _note_late(
 ) -> bool:
     """Add the first report after a run's deadline to its error; return whether it is late."""
     run_id = stored.run.run_id
-    (found,) = tx.one("SELECT error FROM schedule_runs WHERE run_id = ?1", (run_id,)) or ("",)
+    found = tx.value("SELECT error FROM schedule_runs WHERE run_id = ?1", (run_id,))
     if not (found or "").startswith(UNREPORTED):
         return False
     if found == UNREPORTED:
@@ -72,8 +71,7 @@ def _note_late(
 
 def run_of_key(tx: Transaction, key: str) -> int:
     """Return the id of the run that has this key."""
-    row = tx.one("SELECT run_id FROM schedule_runs WHERE idempotency_key = ?1", (key,))
-    schedule = None if row is None else tx.one(SCHEDULE_OF_RUN, (row[0],))
-    if row is None or schedule is None or is_foreign(tx, schedule[1] or ""):
+    run_id = tx.value("SELECT run_id FROM schedule_runs WHERE idempotency_key = ?1", (key,))
+    if run_id is None or schedule_of_run(tx, run_id) is None:
         raise NoSuchRun(key, is_key=True)
-    return int(row[0])
+    return int(run_id)

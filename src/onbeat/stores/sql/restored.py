@@ -66,7 +66,7 @@ def record_gap(tx: Transaction, *, after: str) -> str | None:
     if not after:
         _begin(tx)
     tx.hold_definitions()
-    ids = [row[0] for row in tx.all(BEHIND, (after, tx.now // 1000, tx.now, BATCH))]
+    ids = tx.column(BEHIND, (after, tx.now // 1000, tx.now, BATCH))
     tx.hold(ids)
     for unfinished in stored_runs(tx, UNFINISHED, (ids,)):
         _end(tx, unfinished)
@@ -80,7 +80,8 @@ def record_gap(tx: Transaction, *, after: str) -> str | None:
     skipped = [e.run_id for e in tx.events if isinstance(e, RunSkipped) and e.reason == "missed"]
     tx.run(SET_ERROR, (RESTORED, skipped))
     if len(ids) == BATCH:
-        return str(ids[-1])
+        *_, last = ids
+        return str(last)
     tx.run("DELETE FROM meta WHERE name = 'restoring'")
     return None
 
@@ -94,10 +95,10 @@ def refuse_half_restored(tx: Transaction) -> None:
 
 def _begin(tx: Transaction) -> None:
     """Refuse if a node is up; make sure that no id is given a second time."""
-    up = tx.one(UP, (tx.now,)) if tx.is_shared else None
+    up = tx.value(UP, (tx.now,)) if tx.is_shared else None
     if up is not None:
         hint = "stop it first, or wait until its lease in the backup has expired"
-        raise StoreHeld(f"node {up[0]} is up, and would run ticks that are to be missed ({hint})")
+        raise StoreHeld(f"node {up} is up, and would run ticks that are to be missed ({hint})")
     if tx.one("SELECT 1 FROM meta WHERE name = 'restoring'") is not None:
         return  # it was interrupted, and is continued
     tx.run(KEEP, ("restoring", "1"))

@@ -6,7 +6,6 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from onbeat.core.decide.follow import decode_happened
 from onbeat.core.explain.attempts import MOST_TRIED
 from onbeat.core.runs.apply import RunChange, apply
 from onbeat.core.runs.decisions import Cancel, Due, Release, Supersede
@@ -14,7 +13,6 @@ from onbeat.core.runs.phase import CLAIMABLE, DETACHED, ENQUEUED, STARTED, Phase
 from onbeat.core.runs.run import PastAttempt, Reason, ReasonDetail, Run, WaitedFor
 from onbeat.core.schedule import Schedule, from_definition
 from onbeat.core.time.zones import VERSION
-from onbeat.core.triggers.past import Past
 from onbeat.errors import InvalidSchedule
 from onbeat.events import LATE, RunCanceled, RunFailed, RunReleased, RunSkipped
 from onbeat.ports.store import Node
@@ -22,32 +20,6 @@ from onbeat.stores.sql.transaction import Bindings, Transaction, Value
 
 NO_DETAIL = ReasonDetail()
 LONGEST_LINE = 500  # characters of an attempt's error
-
-
-class State(msgspec.Struct, frozen=True, gc=False):
-    """A schedule's position, and the part of its past that decisions depend on."""
-
-    decided_until: int
-    decided_run_at: int
-    iteration: int
-    runs_used: int
-    created_at: int  # milliseconds
-    revision: int
-    user_id: str = ""
-    spread_until: int = 0  # milliseconds
-    rated: str | None = None  # JSON: when runs were decided that count against a rate
-    happened: str | None = None  # JSON: the events that caused ticks follow
-
-    @property
-    def past(self) -> Past:
-        found = Past(
-            self.created_at // 1000, runs_used=self.runs_used, spread_until=self.spread_until
-        )
-        if self.rated is not None:
-            found = replace(found, rated=tuple(msgspec.json.decode(self.rated, type=list[int])))
-        if self.happened is not None:
-            found = replace(found, happened=decode_happened(self.happened))
-        return found
 
 
 def listed(values: Iterable[str]) -> str:
@@ -298,13 +270,17 @@ def lift_limit(tx: Transaction, schedule_id: str, run: Run) -> Run | None:
     Returns the run with its new deadline, or None if it stays.
     """
     row = None if run.deadline_at is None else tx.one(LIMIT, (run.run_id,))
-    if row is None or (start_by := read_detail(row[0]).start_by) != run.deadline_at:
+    if row is None:
         return None
-    if not run.was_tried and (start_by is None or row[1] is None or row[1] > start_by):
+    detail, blocker_started_at, due_at = row
+    start_by = read_detail(detail).start_by
+    if start_by != run.deadline_at:
+        return None
+    if not run.was_tried and (blocker_started_at is None or blocker_started_at > start_by):
         return None
     own, _ = definitions_of(tx, schedule_id, run.revision)
     wait = None if own is None else own.policy.start_deadline
-    deadline_at = None if wait is None else max(run.created_at, row[2]) + wait
+    deadline_at = None if wait is None else max(run.created_at, due_at) + wait
     if deadline_at == start_by or not tx.run(SET_DEADLINE, (run.run_id, run.phase, deadline_at)):
         return None
     return replace(run, deadline_at=deadline_at)
@@ -337,8 +313,8 @@ def tried_with(
     """Return the text of the attempts at a run, including the one that has just ended."""
     row = tx.one("SELECT tried, started_at FROM schedule_runs WHERE run_id = ?1", (run.run_id,))
     before, started_at = (None, None) if row is None else row
-    line = (error or "").partition("\n")[0][:LONGEST_LINE]
-    ended = PastAttempt(run.attempt, started_at, tx.now, reason, exit_code, line)
+    line, _, _ = (error or "").partition("\n")
+    ended = PastAttempt(run.attempt, started_at, tx.now, reason, exit_code, line[:LONGEST_LINE])
     return msgspec.json.encode([*read_tried(before), ended][-MOST_TRIED:]).decode()
 
 
@@ -383,8 +359,7 @@ def write_due(tx: Transaction, due: Iterable[tuple[str, Due | None]]) -> None:
 def definition_of(tx: Transaction, schedule_id: str) -> Schedule | None:
     """Return a schedule as currently defined, or None if it was deleted or cannot be read."""
     sql = "SELECT definition FROM schedules WHERE schedule_id = ?1 AND deleted_at IS NULL"
-    row = tx.one(sql, (schedule_id,))
-    return None if row is None else read_definition(schedule_id, row[0])
+    return read_definition(schedule_id, tx.value(sql, (schedule_id,)))
 
 
 def definitions_of(
@@ -407,8 +382,9 @@ def definitions_of(
 
 def definition_at(tx: Transaction, schedule_id: str, revision: int) -> Schedule | None:
     """Return a schedule as defined at this revision, even if it was deleted since."""
-    row = tx.one(DEFINITIONS, (schedule_id, revision))
-    return None if row is None else read_definition(schedule_id, row[1])
+    for _, own, *_ in tx.all(DEFINITIONS, (schedule_id, revision)):
+        return read_definition(schedule_id, own)
+    return None
 
 
 def read_definition(schedule_id: str, text: str | None) -> Schedule | None:
@@ -426,14 +402,13 @@ def gate_is_open(tx: Transaction) -> bool:
 
 def gate_closed_at(tx: Transaction) -> int | None:
     """Return when the gate was closed, or None if it is open."""
-    row = tx.one("SELECT value FROM meta WHERE name = 'gate_closed_at'")
-    return None if row is None else int(row[0])
+    closed_at = tx.value("SELECT value FROM meta WHERE name = 'gate_closed_at'")
+    return None if closed_at is None else int(closed_at)
 
 
 def zone_data(tx: Transaction) -> str:
     """Return the version of the zone data that due rows were computed with."""
-    row = tx.one("SELECT value FROM meta WHERE name = 'tz'")
-    return "" if row is None else str(row[0])
+    return tx.value("SELECT value FROM meta WHERE name = 'tz'") or ""
 
 
 def may_start(tx: Transaction, node: Node) -> bool:
@@ -454,10 +429,8 @@ def late_by(tx: Transaction, due_at: int) -> int:
 
 def failures_of(tx: Transaction, schedule_id: str) -> int:
     """Return how many runs of a schedule have failed in a row."""
-    row = tx.one(
-        "SELECT consecutive_failures FROM schedule_state WHERE schedule_id = ?1", (schedule_id,)
-    )
-    return 0 if row is None else int(row[0])
+    sql = "SELECT consecutive_failures FROM schedule_state WHERE schedule_id = ?1"
+    return tx.value(sql, (schedule_id,)) or 0
 
 
 def storable_text(text: str) -> str:

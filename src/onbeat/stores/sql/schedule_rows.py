@@ -8,16 +8,16 @@ from onbeat.core.runs.run import ReasonDetail
 from onbeat.core.schedule import Schedule, from_definition
 from onbeat.errors import InvalidSchedule, NoSuchSchedule
 from onbeat.events import SchedulePaused
-from onbeat.stores.sql.rows import State, replace_due, storable_text
+from onbeat.stores.sql.rows import replace_due, storable_text
+from onbeat.stores.sql.taken_rows import State
 from onbeat.stores.sql.transaction import Row, Transaction
 from onbeat.stores.sql.zone_data import follow_held
 
 SCHEDULE = """
 SELECT s.schedule_id, s.definition, s.paused, s.pause_note, s.paused_until, s.deleted_at, s.source,
-       d.run_at,
+       d.run_at, s.base, s.paused_at, s.paused_by,
        t.decided_until, t.decided_run_at, t.iteration, t.runs_used,
-       s.created_at, s.revision, s.user_id, t.spread_until, t.rated, t.happened,
-       s.base, s.paused_at, s.paused_by
+       s.created_at, s.revision, s.user_id, t.spread_until, t.rated, t.happened
   FROM schedules s JOIN schedule_state t USING (schedule_id) LEFT JOIN due d USING (schedule_id)
  WHERE s.schedule_id = ?1
 """
@@ -44,7 +44,8 @@ class StoredSchedule:
     """A schedule as stored, including one that was deleted and still has runs."""
 
     def __init__(self, row: Row) -> None:
-        schedule_id, text, paused, note, paused_until, deleted_at, source, run_at = row[:8]
+        schedule_id, text, paused, note, paused_until, deleted_at, source, *more = row
+        run_at, base, paused_at, paused_by, *state = more
         self.schedule_id, self.text = schedule_id, text
         self.paused, self.deleted = bool(paused), deleted_at is not None
         self.deleted_at: int | None = deleted_at
@@ -53,10 +54,10 @@ class StoredSchedule:
         self.source: str = source
         # From the due row. A paused schedule has one only to be resumed at `paused_until`.
         self.run_at: int | None = None if self.paused else run_at
-        self.state = State(*row[8:-3])
-        self.base: str | None = row[-3]  # the definition that its source gave last
-        self.paused_at: int | None = row[-2]
-        self.paused_by: str = row[-1]
+        self.state = State(*state)
+        self.base: str | None = base  # the definition that its source gave last
+        self.paused_at: int | None = paused_at
+        self.paused_by: str = paused_by
 
     def schedule(self) -> Schedule | None:
         """Return its definition, or None if that cannot be read."""
@@ -125,7 +126,7 @@ def _names_like(tx: Transaction, schedule_id: str) -> set[str]:
     )
     owner = () if tx.only_owner is None else (tx.only_owner,)
     begins = (schedule_id[: len(schedule_id) // 2], "")
-    return {row[0] for begin in begins for row in tx.all(sql, (begin, MOST_SIMILAR, *owner))}
+    return {name for begin in begins for name in tx.column(sql, (begin, MOST_SIMILAR, *owner))}
 
 
 def pause_schedule(

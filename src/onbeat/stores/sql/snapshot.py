@@ -4,13 +4,15 @@ from collections.abc import Iterable
 from itertools import groupby
 from operator import itemgetter
 from statistics import median_low
+from typing import Any
 
 from onbeat.core.runs.decisions import Due
 from onbeat.core.runs.run import Run
-from onbeat.core.schedule import from_definition
+from onbeat.core.schedule import Schedule, from_definition
 from onbeat.core.snapshot import ScheduleSnapshot, Snapshot
 from onbeat.errors import InvalidSchedule
-from onbeat.stores.sql.rows import GROUPS, RUN_COLUMNS, RunColumns, State, as_run, gate_is_open
+from onbeat.stores.sql.rows import GROUPS, RUN_COLUMNS, RunColumns, as_run, gate_is_open
+from onbeat.stores.sql.taken_rows import State
 from onbeat.stores.sql.transaction import Row, Transaction
 
 SCHEDULES = """
@@ -56,14 +58,16 @@ def read_snapshot(tx: Transaction) -> Snapshot:
     lengths = {name: _median(rows) for name, rows in past.items()}
     found: list[ScheduleSnapshot] = []
     unreadable: list[str] = []
-    for row in tx.all(SCHEDULES, ("" if owner is None else "owned", owner or "")):
-        schedule_id = row[0]
+    for schedule_id, text, *row in tx.all(
+        SCHEDULES, ("" if owner is None else "owned", owner or "")
+    ):
         try:
-            found.append(
-                _schedule_snapshot(row, runs.get(schedule_id, []), lengths.get(schedule_id))
-            )
+            schedule = from_definition(schedule_id, text)
         except InvalidSchedule:
             unreadable.append(schedule_id)
+            continue
+        of_schedule = runs.get(schedule_id, []), lengths.get(schedule_id)
+        found.append(_schedule_snapshot(schedule, row, *of_schedule))
     alive = tx.one("SELECT 1 FROM nodes WHERE alive_until > ?1 LIMIT 1", (tx.now,))
     return Snapshot(
         tx.now,
@@ -75,8 +79,10 @@ def read_snapshot(tx: Transaction) -> Snapshot:
     )
 
 
-def _schedule_snapshot(row: Row, runs: Iterable[Row], length: int | None) -> ScheduleSnapshot:
-    schedule_id, text, paused, paused_until, run_at, due_at, *columns = row
+def _schedule_snapshot(
+    schedule: Schedule, row: Iterable[Any], runs: Iterable[Row], length: int | None
+) -> ScheduleSnapshot:
+    paused, paused_until, run_at, due_at, *columns = row
     state = State(*columns)
     unfinished: list[Run] = []
     started_at: dict[int, int] = {}
@@ -86,7 +92,7 @@ def _schedule_snapshot(row: Row, runs: Iterable[Row], length: int | None) -> Sch
         if started is not None:
             started_at[run.run_id] = started
     return ScheduleSnapshot(
-        from_definition(schedule_id, text),
+        schedule,
         state.decided_until,
         state.decided_run_at,
         state.past,

@@ -1,17 +1,29 @@
 """Mark runs that take too long, each once, in the transaction that writes its event."""
 
+from collections import defaultdict
 from collections.abc import Sequence
-from itertools import groupby
-from operator import itemgetter
+from typing import NamedTuple
 
 from onbeat.core.runs.stuck import MOST_LENGTHS, Limit, is_stuck, stuck_after
 from onbeat.events import RunStuck
 from onbeat.stores.sql.rows import IS_STARTED
 from onbeat.stores.sql.schedule_rows import find_all
-from onbeat.stores.sql.transaction import Row, Transaction
+from onbeat.stores.sql.transaction import Transaction
 
 SHORTEST = 1_000  # milliseconds: runs that are younger are not considered
-COLUMNS = "run_id, schedule_id, run_at, attempt, started_at"
+
+
+class _InFlight(NamedTuple):
+    """A run in flight."""
+
+    run_id: int
+    schedule_id: str
+    run_at: int
+    attempt: int
+    started_at: int
+
+
+COLUMNS = ", ".join(_InFlight._fields)
 
 # Runs that may be stuck. Short runs end before they are considered.
 IN_FLIGHT = f"""
@@ -47,38 +59,39 @@ UPDATE schedule_runs SET stuck_at = ?1, updated_at = ?1 WHERE run_id IN (?2[]) A
 
 def find(tx: Transaction, *, after: int, limit: int) -> tuple[dict[int, str], int | None]:
     """Return stuck runs later than `after` with their schedules, and where to continue."""
-    rows = tx.all(IN_FLIGHT, (tx.now - SHORTEST, after, limit))
-    stuck = {row[0]: str(row[1]) for row, _ in _stuck(tx, rows)}
-    return stuck, rows[-1][0] if len(rows) == limit else None
+    runs = [_InFlight(*row) for row in tx.all(IN_FLIGHT, (tx.now - SHORTEST, after, limit))]
+    stuck = {run.run_id: run.schedule_id for run, _ in _stuck(tx, runs)}
+    return stuck, max(run.run_id for run in runs) if len(runs) == limit else None
 
 
 def mark(tx: Transaction, found: dict[int, str]) -> int:
     """Mark runs that are still stuck and not marked yet; return how many."""
     tx.hold(sorted(set(found.values())))
-    stuck = _stuck(tx, tx.all(STILL_IN_FLIGHT, (sorted(found),)))
+    stuck = _stuck(tx, [_InFlight(*row) for row in tx.all(STILL_IN_FLIGHT, (sorted(found),))])
     if stuck:
-        tx.run(MARK, (tx.now, [row[0] for row, _ in stuck]))
-    for (run_id, schedule_id, run_at, attempt, started_at), limit in stuck:
-        lasts = tx.now - started_at
-        tx.emit(RunStuck(schedule_id, run_id, run_at, attempt, lasts, limit.length, limit.rule))
+        tx.run(MARK, (tx.now, [run.run_id for run, _ in stuck]))
+    for run, limit in stuck:
+        ids, lasts = (run.schedule_id, run.run_id, run.run_at), tx.now - run.started_at
+        tx.emit(RunStuck(*ids, run.attempt, lasts, limit.length, limit.rule))
     return len(stuck)
 
 
-def _stuck(tx: Transaction, rows: Sequence[Row]) -> list[tuple[Row, Limit]]:
+def _stuck(tx: Transaction, runs: Sequence[_InFlight]) -> list[tuple[_InFlight, Limit]]:
     """Return those of some runs in flight that are stuck, each with the limit that it exceeds."""
-    ids = sorted({str(row[1]) for row in rows})
+    ids = sorted({run.schedule_id for run in runs})
     if not ids:
         return []
-    past = tx.all(LENGTHS, (ids,))
-    lengths = {name: [each[1] for each in of] for name, of in groupby(past, itemgetter(0))}
+    lengths: defaultdict[str, list[int]] = defaultdict(list)
+    for schedule_id, length in tx.all(LENGTHS, (ids,)):
+        lengths[schedule_id].append(length)
     limits: dict[str, Limit | None] = {}
     for stored in find_all(tx, ids):
         schedule = stored.schedule()
         warn_after = None if schedule is None else schedule.policy.warn_after
-        limits[stored.schedule_id] = stuck_after(warn_after, lengths.get(stored.schedule_id, ()))
-    found: list[tuple[Row, Limit]] = []
-    for row in rows:
-        limit = limits.get(row[1])
-        if limit is not None and is_stuck(limit, started_at=row[4], now=tx.now):
-            found.append((row, limit))
+        limits[stored.schedule_id] = stuck_after(warn_after, lengths[stored.schedule_id])
+    found: list[tuple[_InFlight, Limit]] = []
+    for run in runs:
+        limit = limits.get(run.schedule_id)
+        if limit is not None and is_stuck(limit, started_at=run.started_at, now=tx.now):
+            found.append((run, limit))
     return found

@@ -1,9 +1,50 @@
-"""The rows that a transaction locks and returns together: runs that may be claimed."""
+"""The rows that a transaction locks and returns together: due ticks, runs that may be claimed."""
 
 from typing import NamedTuple
 
+import msgspec
+from msgspec.structs import replace
+
+from onbeat.core.decide.follow import decode_happened
 from onbeat.core.runs.phase import DETACHED, Phase
 from onbeat.core.runs.run import Reason, Run, TriggeredBy
+from onbeat.core.triggers.past import Past
+
+
+class State(msgspec.Struct, frozen=True, gc=False):
+    """A schedule's position, and the part of its past that decisions depend on."""
+
+    decided_until: int
+    decided_run_at: int
+    iteration: int
+    runs_used: int
+    created_at: int  # milliseconds
+    revision: int
+    user_id: str = ""
+    spread_until: int = 0  # milliseconds
+    rated: str | None = None  # JSON: when runs were decided that count against a rate
+    happened: str | None = None  # JSON: the events that caused ticks follow
+
+    @property
+    def past(self) -> Past:
+        found = Past(
+            self.created_at // 1000, runs_used=self.runs_used, spread_until=self.spread_until
+        )
+        if self.rated is not None:
+            found = replace(found, rated=tuple(msgspec.json.decode(self.rated, type=list[int])))
+        if self.happened is not None:
+            found = replace(found, happened=decode_happened(self.happened))
+        return found
+
+
+class DueRow(msgspec.Struct, frozen=True, gc=False):
+    """A tick that is due, with the definition and the position of its schedule."""
+
+    schedule_id: str
+    run_at: int
+    definition: str
+    state: State
+    paused: int
 
 
 class WaitingRow(NamedTuple):

@@ -109,9 +109,7 @@ def signing_key(tx: Transaction, fresh: str) -> str:
     tx.run(
         "INSERT INTO meta (name, value) VALUES ('signing_key', ?1) ON CONFLICT DO NOTHING", (fresh,)
     )
-    found = tx.one("SELECT value FROM meta WHERE name = 'signing_key'")
-    assert found is not None, "the row was just written"
-    return str(found[0])
+    return str(tx.value("SELECT value FROM meta WHERE name = 'signing_key'"))
 
 
 def _token(row: Row | None) -> TokenRow | None:

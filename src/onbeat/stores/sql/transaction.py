@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from onbeat.events import Event, RunSucceeded, encode_events
 from onbeat.ports.store import CheckChange
-from onbeat.stores.sql.taken_rows import WaitingRow
+from onbeat.stores.sql.taken_rows import DueRow, WaitingRow
 
 Row = tuple[Any, ...]  # with the columns of its statement
 Value = int | float | str | None
@@ -77,6 +77,18 @@ class Transaction(ABC):
     def one(self, sql: str, bindings: Bindings = ()) -> Row | None:
         """Return the first row of a statement."""
 
+    def value(self, sql: str, bindings: Bindings = ()) -> Any:  # noqa: ANN401 - its column's type
+        """Return the value of a statement with one column and at most one row; None: no row."""
+        row = self.one(sql, bindings)
+        if row is None:
+            return None
+        (value,) = row
+        return value
+
+    def column(self, sql: str, bindings: Bindings = ()) -> list[Any]:
+        """Return the values of a statement with one column."""
+        return [value for (value,) in self.all(sql, bindings)]
+
     @abstractmethod
     def run(self, sql: str, bindings: Bindings = ()) -> int:
         """Execute a statement and return how many rows it changed."""
@@ -109,12 +121,8 @@ class Transaction(ABC):
         """Lock the gate exclusively until the end: wait for all who hold it in share mode."""
 
     @abstractmethod
-    def take_due(self, limit: int) -> list[Row]:
-        """Lock due rows; return them in time order, with their schedules' definitions.
-
-        Rows locked by others are left out. Each row is (schedule_id, run_at, definition), then the
-        columns of `rows.State`, then whether the schedule is paused.
-        """
+    def take_due(self, limit: int) -> list[DueRow]:
+        """Lock due rows; return them in time order. Rows locked by others are left out."""
 
     @abstractmethod
     def take_waiting(

@@ -22,18 +22,18 @@ from onbeat.stores.sql.transaction import Row, Transaction
 RUN_FACTS = ", ".join(RunFacts.__struct_fields__)
 
 OWN = f"""
-SELECT revision, {RUN_FACTS} FROM schedule_runs
+SELECT {RUN_FACTS} FROM schedule_runs
  WHERE run_at = ?2 AND schedule_id = ?1 AND request_id = ''
 """
 
 RANGE = f"""
-SELECT revision, {RUN_FACTS} FROM schedule_runs
+SELECT {RUN_FACTS} FROM schedule_runs
  WHERE schedule_id = ?1 AND request_id = '' AND first_run_at <= ?2 AND run_at > ?2
  ORDER BY run_at LIMIT 1
 """
 
 MANUAL = f"""
-SELECT revision, {RUN_FACTS} FROM schedule_runs
+SELECT {RUN_FACTS} FROM schedule_runs
  WHERE run_at = ?2 AND schedule_id = ?1 AND request_id <> '' ORDER BY run_id DESC LIMIT 1
 """
 
@@ -108,9 +108,9 @@ def facts(tx: Transaction, schedule_id: str, at: int | None) -> Facts:
         row = tx.one(RANGE, (schedule_id, at))
     elif row is None:
         row = tx.one(MANUAL, (schedule_id, at))
-    run = None if row is None else _run(row[1:])
-    if row is not None:
-        schedule = _as_decided(tx, stored, row[0])
+    run = None if row is None else _run(row)
+    if run is not None:
+        schedule = _as_decided(tx, stored, run.revision)
     before, after = _rows_around(tx, schedule, schedule_id, at)
     meta = {name: int(value) for name, value in tx.all(META)}
     blocker = None
@@ -118,21 +118,16 @@ def facts(tx: Transaction, schedule_id: str, at: int | None) -> Facts:
         found = tx.one(ONE, (run.blocked_by,))
         blocker = None if found is None else _run(found)
     due = tx.one("SELECT run_at, due_at FROM due WHERE schedule_id = ?1", (schedule_id,))
-    about = tx.one(
-        "SELECT pause_note, created_at, paused_at, paused_by FROM schedules WHERE schedule_id = ?1",
-        (schedule_id,),
-    )
-    assert about is not None, "the schedule was just read"
     return Facts(
         schedule_id,
         at,
         tx.now,
         schedule,
-        created_at=about[1],
+        created_at=stored.state.created_at,
         decided_until=stored.state.decided_until,
         due=None if due is None or stored.paused else Due(*due),
         is_paused=stored.paused,
-        pause_note=about[0],
+        pause_note=stored.pause_note,
         paused_until=stored.paused_until,
         gate_closed_at=meta.get("gate_closed_at"),
         history_from=meta.get("history_from", 0),
@@ -149,8 +144,8 @@ def facts(tx: Transaction, schedule_id: str, at: int | None) -> Facts:
         row_after=after,
         was_moved=run is not None and _was_moved(tx, stored, run),
         up=_up(tx, run, at),
-        paused_at=about[2],
-        paused_by=about[3],
+        paused_at=stored.paused_at,
+        paused_by=stored.paused_by,
     )
 
 
@@ -169,8 +164,7 @@ def _rows_around(
     """Return the ticks with a row before and after an instant, if they cannot be computed."""
     if schedule is None or not schedule.trigger.needs_past:
         return None, None
-    found = [tx.one(each, (schedule_id, at)) for each in (BEFORE, AFTER)]
-    before, after = (None if row is None else row[0] for row in found)
+    before, after = (tx.value(each, (schedule_id, at)) for each in (BEFORE, AFTER))
     return before, after
 
 
@@ -187,9 +181,9 @@ def _up(tx: Transaction, run: RunFacts | None, at: int) -> list[UpFacts]:
 
 def _latest(tx: Transaction, stored: StoredSchedule) -> int:
     """Return the latest tick or manual run that has a row, else the next tick, else now."""
-    row = tx.one(LATEST, (stored.schedule_id, tx.now // 1000))
-    if row is not None and row[0] is not None:
-        return int(row[0])
+    latest = tx.value(LATEST, (stored.schedule_id, tx.now // 1000))
+    if latest is not None:
+        return int(latest)
     return tx.now // 1000 if stored.run_at is None else stored.run_at
 
 
@@ -216,8 +210,8 @@ def _was_moved(tx: Transaction, stored: StoredSchedule, run: RunFacts) -> bool:
     """Return whether a run is older than its revision: an edit moved it there."""
     if run.triggered_by == "backfill":  # it has the revision at the time of the backfill
         return False
-    row = tx.one(BEGAN, (stored.schedule_id, run.revision))
-    return row is not None and row[0] is not None and run.created_at < row[0]
+    began = tx.value(BEGAN, (stored.schedule_id, run.revision))
+    return began is not None and run.created_at < began
 
 
 def _is_tick(schedule: Schedule | None, at: int, stored: StoredSchedule) -> bool:
@@ -227,8 +221,7 @@ def _is_tick(schedule: Schedule | None, at: int, stored: StoredSchedule) -> bool
 
 def _as_decided(tx: Transaction, stored: StoredSchedule, revision: int) -> Schedule | None:
     """Return a schedule as defined when a tick was decided."""
-    row = tx.one(OF_REVISION, (stored.schedule_id, revision))
-    return _read(stored, stored.text if row is None else row[0])
+    return _read(stored, tx.value(OF_REVISION, (stored.schedule_id, revision)) or stored.text)
 
 
 def _read(stored: StoredSchedule, text: str) -> Schedule | None:
@@ -242,13 +235,13 @@ def _group(tx: Transaction, schedule: Schedule | None) -> GroupFacts | None:
     name = None if schedule is None else schedule.policy.group
     if name is None:
         return None
-    row = tx.one("SELECT places FROM groups WHERE name = ?1", (name,))
+    places = tx.value("SELECT places FROM groups WHERE name = ?1", (name,))
     used = [_run(found) for found in tx.all(IN_GROUP, (name,))]
     if tx.only_owner is not None:  # runs of other owners are counted and not named
         ids = sorted({run.schedule_id for run in used})
-        own = {each[0] for each in tx.all(OWN_OF, (tx.only_owner, ids))}
+        own = set(tx.column(OWN_OF, (tx.only_owner, ids)))
         used = [run if run.schedule_id in own else replace(run, schedule_id="") for run in used]
-    return GroupFacts(name, 1 if row is None else row[0], used)
+    return GroupFacts(name, 1 if places is None else places, used)
 
 
 def _run(row: Row) -> RunFacts:

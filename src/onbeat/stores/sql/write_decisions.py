@@ -18,7 +18,8 @@ from onbeat.core.schedule import Schedule
 from onbeat.events import MOST_OVERLAPS, RunEnqueued, RunSkipped, RunStarted
 from onbeat.ports.store import Attempt, Node
 from onbeat.stores.sql.cancel import carry_out_on_run
-from onbeat.stores.sql.rows import State, detail_text, earlier, late_by
+from onbeat.stores.sql.rows import detail_text, earlier, late_by
+from onbeat.stores.sql.taken_rows import State
 from onbeat.stores.sql.transaction import Row, Transaction, Value, as_json
 
 

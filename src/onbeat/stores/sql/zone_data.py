@@ -21,6 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from onbeat.core.decide.follow import decode_happened
 from onbeat.core.decide.plan import next_due
@@ -31,7 +32,8 @@ from onbeat.core.triggers.past import Past
 from onbeat.errors import StoreUnusable
 from onbeat.ports.rows import ZoneDataProgress
 from onbeat.stores.sql.rows import KEEP, write_due
-from onbeat.stores.sql.transaction import Row, Transaction, as_json
+from onbeat.stores.sql.taken_rows import DueRow
+from onbeat.stores.sql.transaction import Transaction, as_json
 
 BATCH = 1000  # schedules in one batch
 SOON = 3 * 3_600_000  # milliseconds: rules seldom move a tick by more
@@ -120,17 +122,16 @@ def begin(tx: Transaction) -> None:
         tx.run(KEEP, ("tz_zones", as_json(digests())))
     cursor = ZoneDataState(tx).cursor
     if cursor is not None:
-        soon = tx.all(SOONEST, (tx.now, tx.now + SOON, MOST_SOON))
-        _follow(tx, cursor, [row[0] for row in soon])
+        _follow(tx, cursor, tx.column(SOONEST, (tx.now, tx.now + SOON, MOST_SOON)))
         follow(tx, limit=BATCH)
 
 
 def _switch(tx: Transaction, state: ZoneDataState) -> None:
     """Store this program's version, and which due rows may be from another one."""
-    fresh, stored = digests(), tx.one(DIGESTS)
+    fresh, stored = digests(), tx.value(DIGESTS)
     zones: list[str] | None = None
     if stored is not None and not state.is_stale:
-        before = msgspec.json.decode(stored[0], type=dict[str, str])
+        before = msgspec.json.decode(stored, type=dict[str, str])
         zones = [name for name in {*fresh, *before} if fresh.get(name) != before.get(name)]
         if state.cursor is not None:  # rows not followed yet are from an even older version
             pending = state.cursor.zones
@@ -144,8 +145,7 @@ def _switch(tx: Transaction, state: ZoneDataState) -> None:
 
 
 def _start(tx: Transaction, zones: Sequence[str] | None) -> ZoneDataCursor:
-    counted = tx.one("SELECT count(*) FROM due")
-    total = 0 if counted is None else int(counted[0])
+    total = tx.value("SELECT count(*) FROM due")
     cursor = ZoneDataCursor(total=total, zones=zones, since=tx.now)
     tx.run("DELETE FROM meta WHERE name = 'tz_stale'")
     tx.run(KEEP, ("tz_followed", as_json(cursor)))
@@ -159,7 +159,7 @@ def follow(tx: Transaction, *, limit: int) -> ZoneDataProgress | None:
     if state.cursor is None or state.version != VERSION:
         return None
     cursor = _start(tx, None) if state.is_stale else state.cursor
-    ids = [row[0] for row in tx.all(IDS, (cursor.after, limit))]
+    ids = tx.column(IDS, (cursor.after, limit))
     moved = cursor.moved + _follow(tx, cursor, ids)
     if len(ids) < limit:
         tx.run("DELETE FROM meta WHERE name = 'tz_followed'")
@@ -167,7 +167,8 @@ def follow(tx: Transaction, *, limit: int) -> ZoneDataProgress | None:
         return ZoneDataProgress(VERSION, done, done, moved, cursor.since, is_done=True)
     done = cursor.done + len(ids)
     total = max(cursor.total, done)
-    advanced = ZoneDataCursor(ids[-1], done, total, moved, cursor.zones, cursor.since)
+    *_, last = ids
+    advanced = ZoneDataCursor(last, done, total, moved, cursor.zones, cursor.since)
     tx.run(KEEP, ("tz_followed", as_json(advanced)))
     return ZoneDataProgress(VERSION, done, total, moved, cursor.since)
 
@@ -189,24 +190,24 @@ def follow_held(tx: Transaction, schedule_ids: Collection[str]) -> None:
         _recompute(tx, state.cursor, schedule_ids)
 
 
-def follow_taken(tx: Transaction, cursor: ZoneDataCursor, rows: Sequence[Row]) -> list[Row]:
+def follow_taken(tx: Transaction, cursor: ZoneDataCursor, rows: Sequence[DueRow]) -> list[DueRow]:
     """Return the rows of `Transaction.take_due` with their recomputed ticks.
 
     Those without a tick are left out, and their due row is deleted.
     """
-    found: list[Row] = []
+    found: list[DueRow] = []
     removed: list[tuple[str, Due | None]] = []
     for row in rows:
-        schedule_id, text, is_paused = row[0], row[2], row[13]
-        if is_paused or not cursor.is_open(schedule_id, text):
+        if row.paused or not cursor.is_open(row.schedule_id, row.definition):
             found.append(row)
             continue
-        about = (row[3], row[6], row[7], row[12])  # as in ROWS
-        due = _due(schedule_id, text, about, Due(row[1], 0))
+        state = row.state
+        about = (state.decided_until, state.runs_used, state.created_at, state.happened)
+        due = _due(row.schedule_id, row.definition, about, Due(row.run_at, 0))
         if due is None:
-            removed.append((schedule_id, None))
+            removed.append((row.schedule_id, None))
         else:
-            found.append((schedule_id, due.run_at, *row[2:]))
+            found.append(replace(row, run_at=due.run_at))
     write_due(tx, removed)
     return found
 

@@ -23,11 +23,12 @@ from onbeat.events import Event
 from onbeat.ports.clock import Clock
 from onbeat.ports.store import Listener
 from onbeat.stores.sql.rows import IGNORES_PAUSE, IS_CLAIMABLE, IS_DETACHED, KEEP
-from onbeat.stores.sql.taken_rows import WaitingRow
+from onbeat.stores.sql.taken_rows import DueRow, State, WaitingRow
 from onbeat.stores.sql.transaction import Bindings, Call, Row, Transaction, Values, as_json
 from onbeat.stores.sqlite.migrations import MIGRATIONS
 
 APPLICATION = 0x4F4E4254  # marks the file as Onbeat's
+MOVED_TO = "SELECT value FROM meta WHERE name = 'moved_to'"  # the new address of its rows
 BUSY_LIMIT = 5.0  # seconds that a call waits for another process to finish writing
 ROW_COUNTS = (128, 64, 32, 16, 8, 4, 2, 1)  # rows in a statement: few sizes stay prepared
 LARGEST_GROUP = 500  # calls in one commit
@@ -112,8 +113,11 @@ class SqliteTransaction(Transaction):
     def hold_gate(self) -> None:
         pass
 
-    def take_due(self, limit: int) -> list[Row]:
-        return self.all(DUE, (self.now, limit))
+    def take_due(self, limit: int) -> list[DueRow]:
+        return [
+            DueRow(schedule_id, run_at, definition, State(*state), paused)
+            for schedule_id, run_at, definition, *state, paused in self.all(DUE, (self.now, limit))
+        ]
 
     def take_waiting(
         self, needs: Sequence[str], limit: int, but_groups: Sequence[str], but: Sequence[str]
@@ -125,8 +129,7 @@ class SqliteTransaction(Transaction):
         return dict(self.all("SELECT name, places FROM groups WHERE name IN (?1[])", (names,)))
 
     def take_run_ids(self, n: int) -> Sequence[int]:
-        row = self.one("SELECT value FROM meta WHERE name = 'next_run_id'")
-        first = 1 if row is None else int(row[0])
+        first = int(self.value("SELECT value FROM meta WHERE name = 'next_run_id'") or 1)
         self.run(KEEP, ("next_run_id", first + n))
         return range(first, first + n)
 
@@ -326,8 +329,9 @@ class _ConnectionThread:
                 busy_since = time.monotonic()
 
     def _answer(self, group: list[PendingCall[Any]]) -> None:
-        assert group[0].future is not None, "a thread's calls have futures"
-        loop = group[0].future.get_loop()
+        first, *_ = group
+        assert first.future is not None, "a thread's calls have futures"
+        loop = first.future.get_loop()
         if not loop.is_closed():
             loop.call_soon_threadsafe(self._settle, group)
 
@@ -387,9 +391,7 @@ def execute_reads(connection: apsw.Connection, clock: Clock, group: list[Pending
 
 def data_version(tx: Transaction) -> int:
     """Return a number that changes when another connection commits."""
-    row = tx.one("PRAGMA data_version")
-    assert row is not None, "the pragma has a row"
-    return int(row[0])
+    return int(tx.value("PRAGMA data_version"))
 
 
 def as_store_error(broken: Exception) -> Exception:
@@ -440,11 +442,11 @@ def migrate(connection: apsw.Connection, path: Path | None) -> str:
         except BaseException:
             connection.execute("ROLLBACK")
             raise
-        row = connection.execute("SELECT value FROM meta WHERE name = 'store_id'").fetchone()
+        found = connection.execute("SELECT value FROM meta WHERE name = 'store_id'").fetchall()
     except apsw.Error as broken:
         raise _unusable(path, broken) from None
-    assert row is not None, "the first migration writes it"
-    return str(row[0])
+    ((store_id,),) = found
+    return str(store_id)
 
 
 def _migrate(connection: apsw.Connection, path: Path | None) -> None:

@@ -8,7 +8,7 @@ import apsw
 
 from onbeat.ports.clock import Clock
 from onbeat.stores.sql.diagnostics import DatabaseFacts, examine
-from onbeat.stores.sqlite.database import APPLICATION, SqliteTransaction
+from onbeat.stores.sqlite.database import APPLICATION, MOVED_TO, SqliteTransaction
 from onbeat.stores.sqlite.migrations import MIGRATIONS
 
 CHECK_LIMIT = 10.0  # seconds that a check of the whole file may take
@@ -42,10 +42,9 @@ def _look(connection: apsw.Connection, path: Path, clock: Clock, *, quick: bool)
     if connection.pragma("application_id") != APPLICATION:
         hint = "name another file with --database"
         return DatabaseFacts(problem=f"{path} is a database of another application", hint=hint)
-    moved = connection.execute("SELECT value FROM meta WHERE name = 'moved_to'").fetchone()
-    if moved is not None:
+    for (address,) in connection.execute(MOVED_TO):
         return DatabaseFacts(
-            problem=f"{path} was moved to {moved[0]}", hint="name that with --database"
+            problem=f"{path} was moved to {address}", hint="name that with --database"
         )
     damage, is_checked = ("", None) if quick else _check(connection)
     wal = path.with_name(f"{path.name}-wal")
@@ -74,5 +73,5 @@ def _check(connection: apsw.Connection) -> tuple[str, bool]:
         return str(broken), True
     finally:
         connection.set_progress_handler(None)
-    damage = "; ".join(str(row[0]) for row in found if row[0] != "ok")
+    damage = "; ".join(str(text) for (text,) in found if text != "ok")
     return " ".join(damage.replace("*** in database main ***", "").split()), True

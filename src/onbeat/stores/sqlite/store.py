@@ -23,6 +23,7 @@ from onbeat.stores.sql.rows import KEEP
 from onbeat.stores.sql.store import TABLES, SqlStore, Table
 from onbeat.stores.sql.transaction import Row
 from onbeat.stores.sqlite.database import (
+    MOVED_TO,
     InlineWorker,
     SqliteWorker,
     ThreadedWorker,
@@ -64,10 +65,10 @@ class SqliteStore(SqlStore):
         """
         writing = connect(path)
         store_id = migrate(writing, path)
-        moved = writing.execute("SELECT value FROM meta WHERE name = 'moved_to'").fetchone()
-        if moved is not None and not to_move:
+        moved = writing.execute(MOVED_TO).fetchall()
+        for (address,) in moved if not to_move else ():
             writing.close()
-            raise StoreUnusable(f"{path} was moved to {moved[0]} (name that with --database)")
+            raise StoreUnusable(f"{path} was moved to {address} (name that with --database)")
         notify = listener or _ignore_events
         if inline:
             return cls(path, InlineWorker(writing, clock, notify), clock, store_id)
@@ -112,7 +113,8 @@ class SqliteStore(SqlStore):
         assert self.path is not None, "a store in memory cannot be moved"
         with closing(connect(self.path)) as connection:
             for name in TABLES:
-                columns = [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
+                found = connection.execute("SELECT name FROM pragma_table_info(?)", (name,))
+                columns = [str(column) for (column,) in found]
                 rows = connection.execute(f"SELECT {', '.join(columns)} FROM {name}")
                 yield name, columns, self._with_absolute_sources(name, columns, rows)
             connection.execute(KEEP, ("moved_to", moved_to))
