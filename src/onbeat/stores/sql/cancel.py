@@ -6,7 +6,9 @@ from onbeat.core.runs.phase import UNANNOUNCED
 from onbeat.core.runs.run import Canceled
 from onbeat.errors import RunIsOver
 from onbeat.events import RunCancelRequested
+from onbeat.ports.rows import RunRow
 from onbeat.stores.sql.finish import TARGET_NOT_NOTIFIED, end, hold_run, release_next
+from onbeat.stores.sql.queries import written_run
 from onbeat.stores.sql.rows import cancel_waiting, end_waiting, release, storable_text, write
 from onbeat.stores.sql.transaction import Transaction
 
@@ -25,7 +27,7 @@ UPDATE schedule_runs
 """
 
 
-def cancel(tx: Transaction, run_id: int, *, note: str) -> None:
+def cancel(tx: Transaction, run_id: int, *, note: str = "") -> RunRow:
     """Cancel a run. The contract is `Store.cancel`."""
     stored = hold_run(tx, run_id)
     run, schedule_id, error = stored.run, stored.schedule_id, note or "canceled manually"
@@ -38,6 +40,7 @@ def cancel(tx: Transaction, run_id: int, *, note: str) -> None:
         end(tx, stored, Canceled(f"{error}; {TARGET_NOT_NOTIFIED}"))
     elif run.ending is None:  # else it was requested before
         _request_cancel(tx, schedule_id, RequestCancel(run, "canceled"), note)
+    return written_run(tx, run_id)
 
 
 def carry_out_on_run(tx: Transaction, schedule_id: str, decision: Decision) -> None:

@@ -21,7 +21,7 @@ INSERT INTO documents (kind, name, body, user_id, updated_at) VALUES (?1, ?2, ?3
 """
 
 
-def keep(tx: Transaction, kind: str, name: str, body: object, *, user_id: str) -> None:
+def keep(tx: Transaction, kind: str, name: str, body: object, *, user_id: str = "") -> None:
     """Store a document. The contract is `Store.keep`."""
     if not is_json_value(body):
         hint = "strings, finite numbers, lists, and objects with string keys"
@@ -56,10 +56,10 @@ def list_documents(
     tx: Transaction,
     kind: str,
     *,
-    after: str,
-    limit: int | None,
-    since: int | None,
-    but: Collection[str],
+    after: str = "",
+    limit: int | None = None,
+    since: int | None = None,
+    but: Collection[str] = (),
 ) -> list[DocumentRow]:
     """Return documents of a kind by name. The contract is `Store.list_documents`."""
     values: list[Value | Sequence[Value]] = [kind, after]

@@ -6,6 +6,8 @@ from onbeat.core.runs.run import ReasonDetail, StartedBy, run_key
 from onbeat.core.schedule import from_definition
 from onbeat.errors import InvalidSchedule
 from onbeat.events import RunEnqueued
+from onbeat.ports.rows import RunRow
+from onbeat.stores.sql.queries import written_run
 from onbeat.stores.sql.rows import detail_text, storable_text
 from onbeat.stores.sql.schedule_rows import hold_schedule
 from onbeat.stores.sql.transaction import Transaction, as_json
@@ -22,26 +24,26 @@ VALUES (?1, ?2, ?3, ?4, ?5, 'WAITING', ?14, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, 
 def enqueue(
     tx: Transaction,
     schedule_id: str,
-    cause: tuple[StartedBy, str],
     *,
     request_id: str,
-    inputs: Mapping[str, object] | None,
-) -> int:
-    """Enqueue a manual run; return its id. The contract is `Store.enqueue`."""
+    inputs: Mapping[str, object] | None = None,
+    triggered_by: StartedBy = "manual",
+    note: str = "",
+) -> RunRow:
+    """Enqueue a manual run. The contract is `Store.enqueue`."""
     stored = hold_schedule(tx, schedule_id)
     same = tx.value(
         "SELECT run_id FROM schedule_runs WHERE schedule_id = ?1 AND request_id = ?2",
         (schedule_id, request_id),
     )
     if same is not None:
-        return int(same)
+        return written_run(tx, same)
     schedule = from_definition(schedule_id, stored.text)
     if not schedule.target.is_enabled:
         raise InvalidSchedule("run.enabled", "the target is disabled", hint="enabled: true")
     merged = {**schedule.target.inputs, **(inputs or {})}
     (run_id,), run_at, iteration = tx.take_run_ids(1), tx.now // 1000, stored.state.iteration + 1
     policy, wait, key = schedule.policy, schedule.policy.start_deadline, None
-    triggered_by, note = cause
     if schedule.target.may_report:
         key = run_key(schedule_id, run_at, request_id)
     tx.run(
@@ -56,4 +58,4 @@ def enqueue(
         "UPDATE schedule_state SET iteration = ?1 WHERE schedule_id = ?2", (iteration, schedule_id)
     )
     tx.emit(RunEnqueued(schedule_id, run_id, run_at, tx.now, triggered_by))
-    return run_id
+    return written_run(tx, run_id)

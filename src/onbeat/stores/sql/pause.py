@@ -21,7 +21,7 @@ from onbeat.stores.sql.transaction import Transaction
 from onbeat.stores.sql.write_decisions import Decided, carry_out
 
 
-def pause(tx: Transaction, schedule_id: str, *, note: str, until: int | None) -> bool:
+def pause(tx: Transaction, schedule_id: str, *, note: str = "", until: int | None = None) -> bool:
     """Pause a schedule. The contract is `Store.pause`."""
     stored = hold_schedule(tx, schedule_id)
     if stored.paused and until == stored.paused_until and note in ("", stored.pause_note):
@@ -30,7 +30,7 @@ def pause(tx: Transaction, schedule_id: str, *, note: str, until: int | None) ->
     return True
 
 
-def resume(tx: Transaction, schedule_id: str, *, catchup: bool) -> bool:
+def resume(tx: Transaction, schedule_id: str, *, catchup: bool = False) -> bool:
     """Resume a schedule. The contract is `Store.resume`."""
     stored = hold_schedule(tx, schedule_id)
     if not stored.paused:

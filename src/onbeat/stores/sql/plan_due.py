@@ -21,7 +21,7 @@ PARKED = 5 * 60_000  # milliseconds until a definition that cannot be planned is
 
 
 def plan_due(
-    tx: Transaction, plan: PlanFunction, *, limit: int, node: Node | None, slots: int
+    tx: Transaction, plan: PlanFunction, *, limit: int, node: Node | None = None, slots: int = 0
 ) -> PlanResult:
     """Decide up to `limit` due rows, in time order. The contract is `Store.plan_due`.
 

@@ -19,7 +19,7 @@ from onbeat.ports.rows import (
     ScheduleRow,
     StoreFigures,
 )
-from onbeat.ports.store import ALL
+from onbeat.ports.store import ALL, ALL_RUNS
 from onbeat.stores.sql import zone_data
 from onbeat.stores.sql.outbox import forget as forget_messages
 from onbeat.stores.sql.rows import GROUPS, IS_CLAIMABLE, IS_STARTED, KEEP, gate_is_open, listed
@@ -170,7 +170,7 @@ def schedule(tx: Transaction, schedule_id: str) -> ScheduleRow | None:
     return next(iter(schedules(tx, ScheduleFilter(ids=[schedule_id]))), None)
 
 
-def runs(tx: Transaction, which: RunFilter, *, limit: int) -> list[RunRow]:
+def runs(tx: Transaction, which: RunFilter = ALL_RUNS, *, limit: int = 50) -> list[RunRow]:
     """Return runs, latest first."""
     conditions, select = _Conditions(), RUNS
     conditions.add_if("schedule_id = {}", which.schedule_id)
@@ -226,6 +226,13 @@ def run(tx: Transaction, run_id: int) -> RunRow | None:
     return None if row is None else _run(row)
 
 
+def written_run(tx: Transaction, run_id: int) -> RunRow:
+    """Return a run that this transaction has written."""
+    found = run(tx, run_id)
+    assert found is not None, "its schedule is held"
+    return found
+
+
 class _Conditions:
     """The conditions of a WHERE clause, and their values."""
 
@@ -253,7 +260,9 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
-def events(tx: Transaction, *, after: int, but: Collection[int] = (), limit: int) -> list[EventRow]:
+def events(
+    tx: Transaction, *, after: int = 0, but: Collection[int] = (), limit: int = 1000
+) -> list[EventRow]:
     """Return events; those of one schedule are in the order of commits. See `Store.events`."""
     found: list[EventRow] = []
     while True:  # a restricted caller may have to skip many events of others
@@ -272,7 +281,7 @@ def events(tx: Transaction, *, after: int, but: Collection[int] = (), limit: int
         *_, (after, _, _) = rows
 
 
-def newest_event(tx: Transaction, *, before: int | None) -> int:
+def newest_event(tx: Transaction, *, before: int | None = None) -> int:
     """Return the newest event row. The contract is `Store.newest_event`."""
     writer = None if before is None else tx.oldest_writer(before)
     if before is not None and writer is not None:
@@ -286,7 +295,11 @@ def newest_event(tx: Transaction, *, before: int | None) -> int:
 
 
 def audit(
-    tx: Transaction, *, schedule_id: str | None, before: tuple[int, int] | None, limit: int
+    tx: Transaction,
+    *,
+    schedule_id: str | None = None,
+    before: tuple[int, int] | None = None,
+    limit: int = 50,
 ) -> list[EventRow]:
     """Return events that a caller caused. The contract is `Store.audit`."""
     found: list[EventRow] = []
@@ -398,7 +411,7 @@ def groups(tx: Transaction) -> list[GroupRow]:
     return [GroupRow(name, places, used, waiting.get(name, 0)) for name, places, used in rows]
 
 
-def prune(tx: Transaction, *, before: int, limit: int) -> int:
+def prune(tx: Transaction, *, before: int, limit: int = 10_000) -> int:
     """Remove finished runs and events older than `before`. The contract is `Store.prune`."""
     tx.hold_definitions()
     removed = tx.run(PRUNE, (before, limit))

@@ -61,7 +61,7 @@ UPDATE outbox SET state = 'in_doubt', error = ?1 WHERE state IN ('waiting', 'sen
 """
 
 
-def record_gap(tx: Transaction, *, after: str) -> str | None:
+def record_gap(tx: Transaction, *, after: str = "") -> str | None:
     """Record ticks planned up to now as missed. The contract is `Store.record_gap`."""
     if not after:
         _begin(tx)

@@ -152,7 +152,7 @@ def _start(tx: Transaction, zones: Sequence[str] | None) -> ZoneDataCursor:
     return cursor
 
 
-def follow(tx: Transaction, *, limit: int) -> ZoneDataProgress | None:
+def follow(tx: Transaction, *, limit: int = BATCH) -> ZoneDataProgress | None:
     """Recompute the due rows of some schedules. The contract is `Store.follow_zones`."""
     tx.one("SELECT value FROM meta WHERE name = 'tz_followed' FOR UPDATE")
     state = ZoneDataState(tx)
