@@ -10,9 +10,11 @@ from functools import cache, lru_cache
 from time import monotonic
 from typing import NamedTuple, Protocol
 
+from msgspec.structs import replace
+
 from onbeat.ports.clock import Clock
 from onbeat.stores.sql.rows import IGNORES_PAUSE, IS_CLAIMABLE, IS_DETACHED
-from onbeat.stores.sql.taken_rows import DueRow, State, WaitingRow
+from onbeat.stores.sql.taken_rows import WAITING_COLUMNS, DueRow, State, WaitingRow
 from onbeat.stores.sql.transaction import Bindings, Row, Transaction, Value, Values
 
 # Advisory locks, with numbers that other users of the database are unlikely to use.
@@ -40,9 +42,7 @@ SELECT d.due_at, d.schedule_id, d.run_at, t.decided_until, t.decided_run_at, t.i
 """
 
 TAKE_WAITING = f"""
-SELECT r.run_id, r.schedule_id, r.run_at, r.phase, r.due_at, r.attempt, r.fence, r.request_id,
-       r.triggered_by, r.iteration, r.tick_count, r.first_run_at, r.inputs, r.created_at,
-       r.deferrals, r.deadline_at, r.grp, r.rendered, r.reason, NULL, r.revision, NULL, NULL
+SELECT {WAITING_COLUMNS}, NULL, NULL, NULL
   FROM schedule_runs r JOIN schedule_state t USING (schedule_id)
  WHERE r.{IS_CLAIMABLE} AND r.due_at <= ?1
    AND r.needs IN (?2[]) AND ({IGNORES_PAUSE} OR NOT EXISTS (
@@ -244,24 +244,24 @@ class PostgresTransaction(Transaction):
         self, needs: Sequence[str], limit: int, but_groups: Sequence[str], but: Sequence[str]
     ) -> list[WaitingRow]:
         bindings = (self.now, list(needs), limit, list(but_groups), list(but))
-        taken = [WaitingRow(*row) for row in self.all(TAKE_WAITING, bindings)]
-        schedules = self._schedules(list({row.schedule_id for row in taken})) if taken else {}
-        before = {
-            (row.schedule_id, row.revision)
-            for row in taken
-            if row.revision != schedules[row.schedule_id].revision
-        }
+        taken = [WaitingRow.of_columns(row) for row in self.all(TAKE_WAITING, bindings)]
+        if not taken:
+            return []
+        schedules = self._schedules(list({row.stored.schedule_id for row in taken}))
+        keys = {(row.stored.schedule_id, row.stored.revision) for row in taken}
+        before = {(name, n) for name, n in keys if n != schedules[name].revision}
         past = self._past_definitions(before) if before else {}
         rows: list[WaitingRow] = []
         for row in taken:
-            own, of_schedule = (row.schedule_id, row.revision), schedules[row.schedule_id]
-            if of_schedule.paused and not row.ignores_pause:
+            own = row.stored.schedule_id, row.stored.revision
+            held = schedules[row.stored.schedule_id]
+            if held.paused and not row.ignores_pause:
                 continue  # it was paused since the rows were selected
-            current, user_id = of_schedule.definition, of_schedule.user_id
+            current, user_id = held.definition, held.user_id
             if own in before:
-                found = row._replace(definition=past.get(own), current=current, user_id=user_id)
+                found = replace(row, definition=past.get(own), current=current, user_id=user_id)
             else:
-                found = row._replace(definition=current, user_id=user_id)
+                found = replace(row, definition=current, user_id=user_id)
             rows.append(found)
         return rows
 
@@ -269,8 +269,7 @@ class PostgresTransaction(Transaction):
         return dict(self.all(TAKE_GROUPS, (list(names),)))
 
     def take_run_ids(self, n: int) -> Sequence[int]:
-        rows = self.all("SELECT nextval('run_ids') FROM generate_series(1, ?1)", (n,))
-        return [run_id for (run_id,) in rows]
+        return self.column("SELECT nextval('run_ids') FROM generate_series(1, ?1)", (n,))
 
     def leave_out_ids(self, n: int) -> None:
         events = "pg_get_serial_sequence('events', 'event_id')"

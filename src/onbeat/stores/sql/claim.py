@@ -27,7 +27,6 @@ from onbeat.stores.sql.rows import (
     HOLDS_PLACE,
     IGNORES_PAUSE,
     IS_DETACHED,
-    RUN_COLUMNS,
     end_waiting,
     full_groups,
     late_by,
@@ -38,7 +37,7 @@ from onbeat.stores.sql.rows import (
     unfinished_of,
     write,
 )
-from onbeat.stores.sql.taken_rows import WaitingRow
+from onbeat.stores.sql.taken_rows import RUN_COLUMNS, StoredRun, WaitingRow
 from onbeat.stores.sql.transaction import Transaction, Value, as_json
 
 CLAIM = """
@@ -120,18 +119,18 @@ class _Claiming:
         self._changed.clear()
         if tx.is_shared:  # runs of silent nodes must not be in the way of these
             _, out = end_lost_and_expired(
-                tx, unfinished_of(tx, {row.schedule_id for row in rows}), self._node
+                tx, unfinished_of(tx, {row.stored.schedule_id for row in rows}), self._node
             )
             self._left_out |= out
         self._hold_groups({row.grp for row in rows if row.grp is not None})
         for row in rows:
-            run = row.run
+            run, schedule_id = row.stored.run, row.stored.schedule_id
             group = None if run.detached else row.grp  # a detached run still holds its place
-            if row.schedule_id in out or group in self._full or run.run_id in self._changed:
+            if schedule_id in out or group in self._full or run.run_id in self._changed:
                 continue
-            schedule = read_definition(row.schedule_id, row.definition)
+            schedule = read_definition(schedule_id, row.definition)
             if schedule is None:
-                _refuse(tx, row, run)
+                _refuse(tx, row.stored)
                 self._has_ended_any = True
             elif self._may_start(row, schedule, run):
                 self._take_place(group)
@@ -142,8 +141,8 @@ class _Claiming:
 
     def _may_start(self, row: WaitingRow, schedule: Schedule, run: Run) -> bool:
         """Judge a run again that was decided before it was due, if anything can be in its way."""
-        tx = self._tx
-        current = schedule if row.current is None else read_definition(row.schedule_id, row.current)
+        tx, schedule_id = self._tx, schedule.schedule_id
+        current = schedule if row.current is None else read_definition(schedule_id, row.current)
         match check_start(schedule, current, run, now=tx.now):
             case "start":
                 return True
@@ -153,8 +152,8 @@ class _Claiming:
                 self._write()  # runs claimed just now are in flight, and may be superseded by it
                 return self._recheck(schedule, run)
             case Supersede(reason=off):
-                end_waiting(tx, row.schedule_id, run, off)
-                release_next(tx, row.schedule_id)
+                end_waiting(tx, schedule_id, run, off)
+                release_next(tx, schedule_id)
                 self._has_ended_any = True
                 return False
 
@@ -187,8 +186,8 @@ class _Claiming:
 
     def _claim(self, attempt: Attempt, row: WaitingRow, run: Run) -> tuple[Value, ...]:
         self.attempts.append(attempt)
-        node_id, now, ids = self._node.node_id, self._tx.now, (row.schedule_id, run.run_id)
-        self._tx.emit(RunClaimed(*ids, run.run_at, node_id, attempt.fence))
+        node_id, now = self._node.node_id, self._tx.now
+        self._tx.emit(RunClaimed(*row.stored.ids, node_id, attempt.fence))
         is_new = row.rendered is None and attempt.is_rendered
         fields = as_json(attempt.target.fields) if is_new else None
         phase = WHEN_CLAIMED[run.phase]
@@ -250,7 +249,7 @@ def skip_condition(tx: Transaction, attempts: Sequence[Attempt]) -> None:
     held = [
         stored
         for stored in stored_runs(tx, CLAIMED, (list(fences),))
-        if fences[stored.run.run_id] == stored.fence
+        if fences[stored.run_id] == stored.fence
     ]
     for stored in held:
         end_waiting(tx, stored.schedule_id, stored.run, "condition")
@@ -270,7 +269,7 @@ def to_end(tx: Transaction, node: Node) -> list[tuple[int, int]]:
 
 def _attempt(tx: Transaction, row: WaitingRow, schedule: Schedule, run: Run) -> Attempt:
     """Return a run as a node gets it."""
-    policy, target, inputs = schedule.policy, schedule.target, row.inputs
+    stored, policy, target, inputs = row.stored, schedule.policy, schedule.target, row.inputs
     is_detached = run.detached
     is_rendered = row.rendered is not None or target.has_templates
     if row.rendered is not None:
@@ -283,19 +282,19 @@ def _attempt(tx: Transaction, row: WaitingRow, schedule: Schedule, run: Run) -> 
     if is_rendered:
         inputs = target.inputs_text
     return Attempt(
-        row.run_id,
-        row.schedule_id,
-        row.run_at,
-        row.due_at,
-        attempt=row.attempt + 1,
-        fence=row.fence + 1,
+        stored.run_id,
+        stored.schedule_id,
+        stored.run_at,
+        stored.due_at,
+        attempt=stored.attempt + 1,
+        fence=stored.fence + 1,
         target=target,
-        request_id=row.request_id,
-        triggered_by="retry" if row.attempt > row.deferrals else row.triggered_by,
+        request_id=stored.request_id,
+        triggered_by="retry" if stored.attempt > stored.deferrals else stored.triggered_by,
         iteration=row.iteration,
         tick_count=row.tick_count,
         first_run_at=row.first_run_at,
-        revision=row.revision,
+        revision=stored.revision,
         inputs_text=inputs,
         timeout=policy.timeout,
         user_id=row.user_id,
@@ -303,21 +302,20 @@ def _attempt(tx: Transaction, row: WaitingRow, schedule: Schedule, run: Run) -> 
         when=None if is_detached else schedule.when,
         is_rendered=is_rendered,
         group=row.grp,
-        may_run=is_detached or row.reason in MAY_STILL_RUN,
+        may_run=is_detached or stored.reason in MAY_STILL_RUN,
         is_cancel_requested=run.phase.facts.is_to_end,
         at_least_once=policy.on_lost == "retry",
-        cause=row.triggered_by,
+        cause=stored.triggered_by,
     )
 
 
-def _refuse(tx: Transaction, row: WaitingRow, run: Run) -> None:
+def _refuse(tx: Transaction, stored: StoredRun) -> None:
     """Fail a waiting run whose definition can no longer be read."""
-    error = f"the schedule's definition cannot be read: revision {row.revision}"
-    change = apply(run, Finish(Status.FAILED), now=tx.now)
+    error = f"the schedule's definition cannot be read: revision {stored.revision}"
+    change = apply(stored.run, Finish(Status.FAILED), now=tx.now)
     write(tx, END_WAITING, change, "invalid_target", tx.now, None, error, None)
-    of_run = (row.schedule_id, row.run_id, row.run_at)
-    tx.emit(RunFailed(*of_run, row.attempt, "invalid_target", error))
-    release_next(tx, row.schedule_id)
+    tx.emit(RunFailed(*stored.ids, stored.attempt, "invalid_target", error))
+    release_next(tx, stored.schedule_id)
 
 
 def _fences(attempts: Iterable[Attempt]) -> list[Value]:

@@ -30,12 +30,12 @@ from onbeat.stores.sql.schedule_rows import (
     keep_definition,
     set_positions,
 )
+from onbeat.stores.sql.taken_rows import RUN_COLUMNS, StoredRun
 from onbeat.stores.sql.transaction import Transaction, as_json
 from onbeat.stores.sql.write_decisions import Decided, carry_out
 
 WAITING = f"""
-SELECT run_id, run_at, phase, due_at, request_id, triggered_by, inputs, revision, deadline_at,
-       detail
+SELECT {RUN_COLUMNS}, inputs, detail
   FROM schedule_runs INDEXED BY unfinished_runs
  WHERE finished_at IS NULL AND schedule_id = ?1 AND phase IN ({listed(UNSTARTED)})
    AND revision <> ?2
@@ -124,21 +124,19 @@ def move_waiting(tx: Transaction, schedule: Schedule, revision: int) -> int:
     """
     schedule_id, target, policy = schedule.schedule_id, schedule.target, schedule.policy
     rows = tx.all(WAITING, (schedule_id, revision))
-    for row in rows:
-        run_id, run_at, phase, due_at, request_id, triggered_by, *rest = row
-        run_inputs, before, limit, detail = rest
-        inputs = target.inputs_text
-        if request_id:
-            inputs = _manual_inputs(tx, schedule, run_inputs, before)
-        wait = None if triggered_by == "backfill" else policy.start_deadline
-        deadline_at = None if wait is None else max(due_at, tx.now) + wait
+    for *columns, run_inputs, detail in rows:
+        run, inputs = StoredRun(*columns), target.inputs_text
+        if run.request_id:
+            inputs = _manual_inputs(tx, schedule, run_inputs, run.revision)
+        wait = None if run.triggered_by == "backfill" else policy.start_deadline
+        deadline_at = None if wait is None else max(run.due_at, tx.now) + wait
         start_by = read_detail(detail).start_by
-        if start_by is not None and start_by == limit:
+        if start_by is not None and start_by == run.deadline_at:
             deadline_at = earlier(deadline_at, start_by)
-        key = run_key(schedule_id, run_at, request_id) if target.may_report else None
+        key = run_key(schedule_id, run.run_at, run.request_id) if target.may_report else None
         waits = (target.needs, policy.priority, policy.group, inputs, deadline_at, key)
-        tx.run(MOVE, (run_id, phase, revision, *waits, int(target.reattachable), tx.now))
-        tx.emit(RunMoved(schedule_id, run_id, run_at, revision, before))
+        tx.run(MOVE, (run.run_id, run.phase, revision, *waits, int(target.reattachable), tx.now))
+        tx.emit(RunMoved(*run.ids, revision, run.revision))
     return len(rows)
 
 

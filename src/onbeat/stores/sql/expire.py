@@ -6,8 +6,6 @@ from onbeat.core.runs.run import Canceled, Failed, Reason, ReasonDetail, Run
 from onbeat.stores.sql.finish import TARGET_NOT_NOTIFIED, end, release_next
 from onbeat.stores.sql.followers import hold_with_followers
 from onbeat.stores.sql.rows import (
-    RUN_COLUMNS,
-    StoredRun,
     end_waiting,
     full_groups,
     gate_is_open,
@@ -15,6 +13,7 @@ from onbeat.stores.sql.rows import (
     read_detail,
     stored_runs,
 )
+from onbeat.stores.sql.taken_rows import RUN_COLUMNS, StoredRun
 from onbeat.stores.sql.transaction import Transaction
 
 OVERDUE = f"""
@@ -43,7 +42,7 @@ def expire(tx: Transaction, *, limit: int) -> int:
         return 0
     hold_with_followers(tx, ids)
     overdue = stored_runs(tx, OVERDUE, (tx.now, ids))
-    waiting = [stored for stored in overdue if stored.run.phase in UNSTARTED]
+    waiting = [stored for stored in overdue if stored.phase in UNSTARTED]
     for stored in waiting:  # end all before any is released
         run, schedule_id = stored.run, stored.schedule_id
         group, start_by = _group_and_limit(tx, run)

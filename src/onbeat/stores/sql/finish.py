@@ -29,8 +29,6 @@ from onbeat.ports.store import Finished
 from onbeat.stores.sql.followers import cause, hold_with_followers
 from onbeat.stores.sql.rows import (
     IS_STARTED,
-    RUN_COLUMNS,
-    StoredRun,
     definition_at,
     definitions_of,
     failures_of,
@@ -43,6 +41,7 @@ from onbeat.stores.sql.rows import (
     write,
 )
 from onbeat.stores.sql.schedule_rows import is_foreign, pause_schedule
+from onbeat.stores.sql.taken_rows import RUN_COLUMNS, StoredRun
 from onbeat.stores.sql.transaction import Transaction, Value, as_json
 
 LONGEST_TEXT = 64 * 1024  # characters of a result, an error and a log tail
@@ -132,7 +131,7 @@ def finish(tx: Transaction, finished: Sequence[Finished]) -> list[int]:
     for each in others:
         attempt = each.attempt
         for stored in stored_runs(tx, ONE_RUN, (attempt.run_id,)):
-            if stored.run.phase in STARTED and stored.fence == attempt.fence:
+            if stored.phase in STARTED and stored.fence == attempt.fence:
                 end(tx, stored, each.outcome, log_tail=each.log_tail)
                 done.append(attempt.run_id)
     return done

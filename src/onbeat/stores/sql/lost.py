@@ -12,15 +12,12 @@ from onbeat.ports.store import Node
 from onbeat.stores.sql.expire import end_unreported
 from onbeat.stores.sql.finish import end, release_next
 from onbeat.stores.sql.rows import (
-    RUN_COLUMNS,
-    RunColumns,
-    StoredRun,
-    as_run,
     definition_of,
     listed,
     stored_runs,
     write,
 )
+from onbeat.stores.sql.taken_rows import RUN_COLUMNS, StoredRun
 from onbeat.stores.sql.transaction import Transaction, Value
 
 HAND_BACK = """
@@ -100,11 +97,11 @@ def end_runs_of(
     """
     lost = freed = 0
     for stored in stored_runs(tx, HELD_BY, (list(nodes), list(schedule_ids))):
-        if stored.run.phase in STARTED:
+        if stored.phase in STARTED:
             end(tx, stored, Lost())
             lost += 1
         else:
-            free(tx, (stored.run.run_id, stored.fence))
+            free(tx, (stored.run_id, stored.fence))
             freed += 1
     return lost, freed
 
@@ -117,9 +114,9 @@ def free(tx: Transaction, fences: Sequence[Value]) -> None:
     """
     freed: set[str] = set()
     for row in tx.each(HELD, fences):
-        columns = RunColumns(*row)
-        stored = StoredRun(columns.schedule_id, as_run(columns), columns.fence)
-        if stored.run.phase is Phase.CANCELING and not stored.run.may_run_detached:
+        stored = StoredRun(*row)
+        run = stored.run
+        if run.phase is Phase.CANCELING and not run.may_run_detached:
             end(tx, stored, Canceled(UNLAUNCHED))
         else:
             _hand_back(tx, stored)
@@ -130,7 +127,7 @@ def free(tx: Transaction, fences: Sequence[Value]) -> None:
 
 def _hand_back(tx: Transaction, stored: StoredRun) -> None:
     change = apply(stored.run, HandBack(), now=tx.now)
-    after, announced = change.after, stored.run.phase in STARTED
+    after, announced = change.after, stored.phase in STARTED
     write(tx, HAND_BACK, change, stored.fence, after.deferrals, after.deadline_at, tx.now)
-    attempt = stored.run.attempt if announced else 0
+    attempt = stored.attempt if announced else 0
     tx.emit(RunHandedBack(*stored.ids, stored.fence + 1, attempt))

@@ -1,6 +1,6 @@
 """The nodes of a store: registration, heartbeats, and the runs of silent nodes."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from onbeat.core.runs.phase import STARTED
 from onbeat.core.time.zones import VERSION
@@ -10,7 +10,8 @@ from onbeat.stores.sql import zone_data
 from onbeat.stores.sql.followers import cause_startup, hold_with_followers
 from onbeat.stores.sql.lost import end_runs_of, free
 from onbeat.stores.sql.restored import refuse_half_restored
-from onbeat.stores.sql.rows import IS_STARTED
+from onbeat.stores.sql.rows import IS_STARTED, stored_runs
+from onbeat.stores.sql.taken_rows import RUN_COLUMNS, StoredRun
 from onbeat.stores.sql.transaction import Transaction, as_json
 
 BATCH = 500  # schedules of a silent node that are decided in one transaction
@@ -56,14 +57,14 @@ LOCK_NODE = "SELECT 1 FROM nodes WHERE node_id = ?1 FOR UPDATE"
 
 # A request to cancel an announced run updates it, which does not count here.
 HELD_BEFORE = f"""
-SELECT run_id, fence, schedule_id FROM schedule_runs INDEXED BY unfinished_runs
+SELECT {RUN_COLUMNS} FROM schedule_runs INDEXED BY unfinished_runs
  WHERE finished_at IS NULL AND leased_by = ?1
    AND CASE WHEN {IS_STARTED} THEN started_at ELSE updated_at END < ?2
  ORDER BY schedule_id
 """
 
-HELD = """
-SELECT run_id, fence, schedule_id, phase FROM schedule_runs INDEXED BY unfinished_runs
+HELD = f"""
+SELECT {RUN_COLUMNS} FROM schedule_runs INDEXED BY unfinished_runs
  WHERE finished_at IS NULL AND leased_by = ?1
 """
 
@@ -172,12 +173,9 @@ def release_unknown(
     # A call of this node that is still under way locks its row: wait for its end.
     if tx.one(LOCK_NODE, (node.node_id,)) is None:
         return 0
-    held = tx.all(HELD_BEFORE, (node.node_id, before))
-    unknown = [
-        (run_id, fence, name) for run_id, fence, name in held if (run_id, fence) not in known
-    ]
-    tx.hold({schedule_id for _, _, schedule_id in unknown})
-    free(tx, [value for run_id, fence, _ in unknown for value in (run_id, fence)])
+    held = stored_runs(tx, HELD_BEFORE, (node.node_id, before))
+    unknown = [stored for stored in held if (stored.run_id, stored.fence) not in known]
+    _free(tx, unknown)
     return len(unknown)
 
 
@@ -187,11 +185,15 @@ def unregister(tx: Transaction, node: Node) -> None:
     if tx.one(LOCK_NODE, (node.node_id,)) is None:
         return
     tx.run("UPDATE nodes SET alive_until = 0 WHERE node_id = ?1", (node.node_id,))
-    held = tx.all(HELD, (node.node_id,))
-    claimed = [(run_id, fence, name) for run_id, fence, name, phase in held if phase not in STARTED]
-    tx.hold({schedule_id for _, _, schedule_id in claimed})
-    free(tx, [value for run_id, fence, _ in claimed for value in (run_id, fence)])
+    held = stored_runs(tx, HELD, (node.node_id,))
+    claimed = [stored for stored in held if stored.phase not in STARTED]
+    _free(tx, claimed)
     if len(claimed) == len(held):  # else `rescue` decides the others
         tx.run("DELETE FROM nodes WHERE node_id = ?1", (node.node_id,))
     tx.run(UP_UNTIL, (node.node_id, tx.now))
     tx.emit(NodeStopped(node.node_id))
+
+
+def _free(tx: Transaction, runs: Sequence[StoredRun]) -> None:
+    tx.hold({stored.schedule_id for stored in runs})
+    free(tx, [value for stored in runs for value in (stored.run_id, stored.fence)])

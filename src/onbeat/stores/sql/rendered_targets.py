@@ -28,19 +28,20 @@ SELECT phase, run_at, finished_at, result, error FROM (
 
 def rendered(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Target:
     """Return the rendered target of a run. Manual inputs are used as they are."""
-    last = _previous_run(tx, row.schedule_id)
+    run = row.stored
+    last = _previous_run(tx, run.schedule_id)
     values = values_of(
-        schedule_id=row.schedule_id,
+        schedule_id=run.schedule_id,
         timezone=schedule.timezone,
-        run_at=row.run_at,
-        due_at=row.due_at,
+        run_at=run.run_at,
+        due_at=run.due_at,
         first_run_at=row.first_run_at,
-        key=run_key(row.schedule_id, row.run_at, row.request_id),
+        key=run_key(run.schedule_id, run.run_at, run.request_id),
         iteration=row.iteration,
         tick_count=row.tick_count,
-        triggered_by=row.triggered_by,
+        triggered_by=run.triggered_by,
         last=last,
-        ran_before=_last_run_at(tx, row.schedule_id) if last is None else None,
+        ran_before=_last_run_at(tx, run.schedule_id) if last is None else None,
     )
     target, own = schedule.target, schedule.target.inputs
     fields = {

@@ -7,7 +7,8 @@ from onbeat.core.time.instants import rfc3339_ms
 from onbeat.errors import NoSuchRun, RunIsHeld, RunIsOver
 from onbeat.events import RunNamed, RunReportedLate
 from onbeat.stores.sql.finish import LONGEST_TEXT, end, hold_run, schedule_of_run
-from onbeat.stores.sql.rows import StoredRun, storable_text
+from onbeat.stores.sql.rows import storable_text
+from onbeat.stores.sql.taken_rows import StoredRun
 from onbeat.stores.sql.transaction import Transaction
 
 NAME = """
@@ -26,7 +27,8 @@ def report(
     A refusal that is recorded is returned: the caller raises it once the transaction is committed.
     """
     stored = hold_run(tx, run_id)
-    run, status, is_started = stored.run, stored.run.status, stored.run.phase in STARTED
+    run = stored.run
+    status, is_started = run.status, run.phase in STARTED
     key = tx.value("SELECT idempotency_key FROM schedule_runs WHERE run_id = ?1", (run_id,))
     if is_started and not run.is_accepted and key is None:
         raise RunIsHeld(run_id)
@@ -56,7 +58,7 @@ def _note_late(
     tx: Transaction, stored: StoredRun, outcome: Succeeded | Failed, reported: Status
 ) -> bool:
     """Add the first report after a run's deadline to its error; return whether it is late."""
-    run_id = stored.run.run_id
+    run_id = stored.run_id
     found = tx.value("SELECT error FROM schedule_runs WHERE run_id = ?1", (run_id,))
     if not (found or "").startswith(UNREPORTED):
         return False

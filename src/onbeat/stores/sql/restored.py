@@ -16,8 +16,6 @@ from onbeat.stores.sql.finish import END, NOTE_FAILURE
 from onbeat.stores.sql.pause import reopen, resume_after_pause
 from onbeat.stores.sql.rows import (
     KEEP,
-    RUN_COLUMNS,
-    StoredRun,
     end_waiting,
     failures_of,
     listed,
@@ -25,6 +23,7 @@ from onbeat.stores.sql.rows import (
     write,
 )
 from onbeat.stores.sql.schedule_rows import StoredSchedule, find_all
+from onbeat.stores.sql.taken_rows import RUN_COLUMNS, StoredRun
 from onbeat.stores.sql.transaction import Transaction
 
 IDS_LEFT_OUT = 1_000_000  # run ids and event row ids that may have been given since

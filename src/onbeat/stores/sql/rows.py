@@ -1,7 +1,6 @@
 """Rows that several calls read and write: positions, due rows, unfinished runs, the gate."""
 
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -16,6 +15,7 @@ from onbeat.core.time.zones import VERSION
 from onbeat.errors import InvalidSchedule
 from onbeat.events import LATE, RunCanceled, RunFailed, RunReleased, RunSkipped
 from onbeat.ports.store import Node
+from onbeat.stores.sql.taken_rows import RUN_COLUMNS, StoredRun
 from onbeat.stores.sql.transaction import Bindings, Transaction, Value
 
 NO_DETAIL = ReasonDetail()
@@ -35,43 +35,6 @@ HOLDS_PLACE = f"phase IN ({listed(phases_where(lambda facts: facts.holds_place))
 
 # Runs that were requested start while their schedule is paused, and detached ones are reattached.
 IGNORES_PAUSE = f"(r.request_id <> '' OR r.triggered_by = 'backfill' OR r.{IS_DETACHED})"
-
-
-class RunColumns(NamedTuple):
-    """What decisions about a run depend on, as stored."""
-
-    schedule_id: str
-    run_id: int
-    run_at: int
-    phase: str
-    due_at: int
-    created_at: int
-    request_id: str
-    attempt: int
-    blocked_by: int | None
-    deferrals: int
-    deadline_at: int | None
-    reason: Reason | None
-    triggered_by: str
-    reattachable: int
-    revision: int
-    fence: int
-
-
-RUN_COLUMNS = ", ".join(RunColumns._fields)
-
-
-class StoredRun(msgspec.Struct, frozen=True, gc=False):
-    """A run that has not ended, or has, with its schedule and the fence of its row."""
-
-    schedule_id: str
-    run: Run
-    fence: int
-
-    @property
-    def ids(self) -> tuple[str, int, int]:
-        """The schedule, the run and its tick, as events have them."""
-        return self.schedule_id, self.run.run_id, self.run.run_at
 
 
 UNFINISHED = f"""
@@ -150,27 +113,14 @@ def unfinished_of(tx: Transaction, schedule_ids: Collection[str]) -> dict[str, l
     """Return the unfinished runs of these schedules, by schedule, in time order."""
     found: dict[str, list[Run]] = {}
     for row in tx.all(UNFINISHED, (list(schedule_ids),)):
-        stored = RunColumns(*row)
-        found.setdefault(stored.schedule_id, []).append(as_run(stored))
+        stored = StoredRun(*row)
+        found.setdefault(stored.schedule_id, []).append(stored.run)
     return found
 
 
 def stored_runs(tx: Transaction, sql: str, bindings: Bindings = ()) -> list[StoredRun]:
     """Return the runs of a statement that selects RUN_COLUMNS."""
-    columns = (RunColumns(*row) for row in tx.all(sql, bindings))
-    return [StoredRun(each.schedule_id, as_run(each), each.fence) for each in columns]
-
-
-def as_run(row: RunColumns) -> Run:
-    """Return a run from its columns."""
-    phase = Phase(row.phase)
-    is_to_end = phase.facts.is_to_end
-    return Run(
-        row.run_id, row.run_at, phase, row.due_at, row.created_at, row.request_id, row.attempt,
-        row.blocked_by, row.deferrals, row.deadline_at, row.reason if is_to_end else None,
-        is_backfill=row.triggered_by == "backfill", reattachable=bool(row.reattachable),
-        revision=row.revision, was_busy=row.reason == "busy",
-    )  # fmt: skip
+    return [StoredRun(*row) for row in tx.all(sql, bindings)]
 
 
 def write(tx: Transaction, sql: str, change: RunChange, *values: Value) -> None:

@@ -7,12 +7,11 @@ from statistics import median_low
 from typing import Any
 
 from onbeat.core.runs.decisions import Due
-from onbeat.core.runs.run import Run
 from onbeat.core.schedule import Schedule, from_definition
 from onbeat.core.snapshot import ScheduleSnapshot, Snapshot
 from onbeat.errors import InvalidSchedule
-from onbeat.stores.sql.rows import GROUPS, RUN_COLUMNS, RunColumns, as_run, gate_is_open
-from onbeat.stores.sql.taken_rows import State
+from onbeat.stores.sql.rows import GROUPS, gate_is_open
+from onbeat.stores.sql.taken_rows import RUN_COLUMNS, State, StoredRun
 from onbeat.stores.sql.transaction import Row, Transaction
 
 SCHEDULES = """
@@ -25,7 +24,7 @@ SELECT s.schedule_id, s.definition, s.paused, s.paused_until, d.run_at, d.due_at
 """
 
 IN_FLIGHT = f"""
-SELECT {RUN_COLUMNS}, started_at
+SELECT {RUN_COLUMNS}
   FROM schedule_runs INDEXED BY unfinished_runs
  WHERE finished_at IS NULL {{own}}
  ORDER BY schedule_id, run_at, run_id
@@ -84,21 +83,15 @@ def _schedule_snapshot(
 ) -> ScheduleSnapshot:
     paused, paused_until, run_at, due_at, *columns = row
     state = State(*columns)
-    unfinished: list[Run] = []
-    started_at: dict[int, int] = {}
-    for *of_run, started in runs:
-        run = as_run(RunColumns(*of_run))
-        unfinished.append(run)
-        if started is not None:
-            started_at[run.run_id] = started
+    unfinished = [StoredRun(*run) for run in runs]
     return ScheduleSnapshot(
         schedule,
         state.decided_until,
         state.decided_run_at,
         state.past,
         None if run_at is None else Due(run_at, due_at),
-        tuple(unfinished),
-        started_at,
+        tuple(stored.run for stored in unfinished),
+        {each.run_id: each.started_at for each in unfinished if each.started_at is not None},
         bool(paused),
         paused_until,
         length,

@@ -2,39 +2,26 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from onbeat.core.runs.stuck import MOST_LENGTHS, Limit, is_stuck, stuck_after
 from onbeat.events import RunStuck
-from onbeat.stores.sql.rows import IS_STARTED
+from onbeat.stores.sql.rows import IS_STARTED, stored_runs
 from onbeat.stores.sql.schedule_rows import find_all
+from onbeat.stores.sql.taken_rows import RUN_COLUMNS, StoredRun
 from onbeat.stores.sql.transaction import Transaction
 
 SHORTEST = 1_000  # milliseconds: runs that are younger are not considered
 
-
-class _InFlight(NamedTuple):
-    """A run in flight."""
-
-    run_id: int
-    schedule_id: str
-    run_at: int
-    attempt: int
-    started_at: int
-
-
-COLUMNS = ", ".join(_InFlight._fields)
-
 # Runs that may be stuck. Short runs end before they are considered.
 IN_FLIGHT = f"""
-SELECT {COLUMNS} FROM schedule_runs INDEXED BY unfinished_runs
+SELECT {RUN_COLUMNS} FROM schedule_runs INDEXED BY unfinished_runs
  WHERE finished_at IS NULL AND {IS_STARTED} AND stuck_at IS NULL AND started_at <= ?1
    AND run_id > ?2
  ORDER BY run_id LIMIT ?3
 """
 
 STILL_IN_FLIGHT = f"""
-SELECT {COLUMNS} FROM schedule_runs
+SELECT {RUN_COLUMNS} FROM schedule_runs
  WHERE run_id IN (?1[]) AND finished_at IS NULL AND {IS_STARTED} AND stuck_at IS NULL
  ORDER BY run_id
 """
@@ -59,25 +46,24 @@ UPDATE schedule_runs SET stuck_at = ?1, updated_at = ?1 WHERE run_id IN (?2[]) A
 
 def find(tx: Transaction, *, after: int, limit: int) -> tuple[dict[int, str], int | None]:
     """Return stuck runs later than `after` with their schedules, and where to continue."""
-    runs = [_InFlight(*row) for row in tx.all(IN_FLIGHT, (tx.now - SHORTEST, after, limit))]
-    stuck = {run.run_id: run.schedule_id for run, _ in _stuck(tx, runs)}
+    runs = stored_runs(tx, IN_FLIGHT, (tx.now - SHORTEST, after, limit))
+    stuck = {run.run_id: run.schedule_id for run, _, _ in _stuck(tx, runs)}
     return stuck, max(run.run_id for run in runs) if len(runs) == limit else None
 
 
 def mark(tx: Transaction, found: dict[int, str]) -> int:
     """Mark runs that are still stuck and not marked yet; return how many."""
     tx.hold(sorted(set(found.values())))
-    stuck = _stuck(tx, [_InFlight(*row) for row in tx.all(STILL_IN_FLIGHT, (sorted(found),))])
+    stuck = _stuck(tx, stored_runs(tx, STILL_IN_FLIGHT, (sorted(found),)))
     if stuck:
-        tx.run(MARK, (tx.now, [run.run_id for run, _ in stuck]))
-    for run, limit in stuck:
-        ids, lasts = (run.schedule_id, run.run_id, run.run_at), tx.now - run.started_at
-        tx.emit(RunStuck(*ids, run.attempt, lasts, limit.length, limit.rule))
+        tx.run(MARK, (tx.now, [run.run_id for run, _, _ in stuck]))
+    for run, lasts, limit in stuck:
+        tx.emit(RunStuck(*run.ids, run.attempt, lasts, limit.length, limit.rule))
     return len(stuck)
 
 
-def _stuck(tx: Transaction, runs: Sequence[_InFlight]) -> list[tuple[_InFlight, Limit]]:
-    """Return those of some runs in flight that are stuck, each with the limit that it exceeds."""
+def _stuck(tx: Transaction, runs: Sequence[StoredRun]) -> list[tuple[StoredRun, int, Limit]]:
+    """Return those of some runs that are stuck, how long each lasts, and the limit it exceeds."""
     ids = sorted({run.schedule_id for run in runs})
     if not ids:
         return []
@@ -89,9 +75,10 @@ def _stuck(tx: Transaction, runs: Sequence[_InFlight]) -> list[tuple[_InFlight, 
         schedule = stored.schedule()
         warn_after = None if schedule is None else schedule.policy.warn_after
         limits[stored.schedule_id] = stuck_after(warn_after, lengths[stored.schedule_id])
-    found: list[tuple[_InFlight, Limit]] = []
+    found: list[tuple[StoredRun, int, Limit]] = []
     for run in runs:
-        limit = limits.get(run.schedule_id)
-        if limit is not None and is_stuck(limit, started_at=run.started_at, now=tx.now):
-            found.append((run, limit))
+        limit, since = limits.get(run.schedule_id), run.started_at
+        if limit is None or since is None or not is_stuck(limit, started_at=since, now=tx.now):
+            continue
+        found.append((run, tx.now - since, limit))
     return found

@@ -1,6 +1,7 @@
-"""The rows that a transaction locks and returns together: due ticks, runs that may be claimed."""
+"""Rows that decisions start from: due ticks, unfinished runs, and runs that may be claimed."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, Self
 
 import msgspec
 from msgspec.structs import replace
@@ -47,45 +48,81 @@ class DueRow(msgspec.Struct, frozen=True, gc=False):
     paused: int
 
 
-class WaitingRow(NamedTuple):
-    """A run that may be claimed, with the definition that it was decided by."""
+class StoredRun(msgspec.Struct, frozen=True, gc=False):
+    """A run as stored, as far as decisions about it depend on its columns."""
 
-    run_id: int
     schedule_id: str
+    run_id: int
     run_at: int
     phase: str
     due_at: int
-    attempt: int
-    fence: int
-    request_id: str
-    triggered_by: TriggeredBy
-    iteration: int
-    tick_count: int
-    first_run_at: int | None
-    inputs: str | None
     created_at: int
+    request_id: str
+    attempt: int
+    blocked_by: int | None
     deferrals: int
     deadline_at: int | None
-    grp: str | None
-    rendered: str | None
     reason: Reason | None  # why the previous attempt ended, or why it is canceled
-    definition: str | None  # of the run's revision; None: no longer stored
-    revision: int  # of the run
-    current: str | None  # the current definition, if it differs
-    user_id: str
+    triggered_by: TriggeredBy
+    reattachable: int
+    revision: int
+    started_at: int | None
+    fence: int
 
     @property
     def run(self) -> Run:
-        """The run as far as its start depends on it."""
+        """The run that decisions are about."""
+        phase = Phase(self.phase)
+        is_to_end = phase.facts.is_to_end
         return Run(
-            self.run_id, self.run_at, Phase(self.phase), self.due_at, self.created_at,
-            self.request_id, self.attempt, deferrals=self.deferrals, deadline_at=self.deadline_at,
-            is_backfill=self.triggered_by == "backfill", revision=self.revision,
+            self.run_id, self.run_at, phase, self.due_at, self.created_at, self.request_id,
+            self.attempt, self.blocked_by, self.deferrals, self.deadline_at,
+            self.reason if is_to_end else None, is_backfill=self.triggered_by == "backfill",
+            reattachable=bool(self.reattachable), revision=self.revision,
             was_busy=self.reason == "busy",
         )  # fmt: skip
 
     @property
+    def ids(self) -> tuple[str, int, int]:
+        """The schedule, the run and its tick, as events have them."""
+        return self.schedule_id, self.run_id, self.run_at
+
+
+RUN_COLUMNS = ", ".join(StoredRun.__struct_fields__)
+
+
+class WaitingRow(msgspec.Struct, frozen=True, gc=False):
+    """A run that may be claimed, with what its launch and the definition of its revision need."""
+
+    stored: StoredRun
+    iteration: int
+    tick_count: int
+    first_run_at: int | None
+    inputs: str | None
+    grp: str | None
+    rendered: str | None
+    definition: str | None  # of the run's revision; None: no longer stored
+    current: str | None  # the current definition, if it differs
+    user_id: str
+
+    @classmethod
+    def of_columns(cls, row: Sequence[Any]) -> Self:
+        """Return the row of these columns, of which those of its run are the first."""
+        *run, iteration, ticks, first_run_at, inputs, grp, rendered, own, current, user_id = row
+        about = (iteration, ticks, first_run_at, inputs, grp, rendered, own, current, user_id)
+        return cls(StoredRun(*run), *about)
+
+    @property
     def ignores_pause(self) -> bool:
         """Whether it starts while its schedule is paused: the same as IGNORES_PAUSE in rows.py."""
-        is_requested = bool(self.request_id) or self.triggered_by == "backfill"
-        return is_requested or self.phase in DETACHED
+        run = self.stored
+        is_requested = bool(run.request_id) or run.triggered_by == "backfill"
+        return is_requested or run.phase in DETACHED
+
+
+# Of `schedule_runs r`: the columns of a WaitingRow before its definitions and its user.
+WAITING_COLUMNS = ", ".join(
+    f"r.{name}"
+    for name in (*StoredRun.__struct_fields__, *WaitingRow.__struct_fields__)
+    if name not in {"stored", "definition", "current", "user_id"}
+)

@@ -23,7 +23,7 @@ from onbeat.events import Event
 from onbeat.ports.clock import Clock
 from onbeat.ports.store import Listener
 from onbeat.stores.sql.rows import IGNORES_PAUSE, IS_CLAIMABLE, IS_DETACHED, KEEP
-from onbeat.stores.sql.taken_rows import DueRow, State, WaitingRow
+from onbeat.stores.sql.taken_rows import WAITING_COLUMNS, DueRow, State, WaitingRow
 from onbeat.stores.sql.transaction import Bindings, Call, Row, Transaction, Values, as_json
 from onbeat.stores.sqlite.migrations import MIGRATIONS
 
@@ -48,14 +48,12 @@ SELECT d.schedule_id, d.run_at, s.definition, t.decided_until, t.decided_run_at,
 """
 
 WAITING = f"""
-SELECT r.run_id, r.schedule_id, r.run_at, r.phase, r.due_at, r.attempt, r.fence, r.request_id,
-       r.triggered_by, r.iteration, r.tick_count, r.first_run_at, r.inputs, r.created_at,
-       r.deferrals, r.deadline_at, r.grp, r.rendered, r.reason,
+SELECT {WAITING_COLUMNS},
        CASE WHEN r.revision = s.revision THEN s.definition ELSE (
            SELECT p.definition FROM past_definitions p
             WHERE p.schedule_id = r.schedule_id AND p.revision = r.revision AND p.definition <> ''
             LIMIT 1) END,
-       r.revision, CASE WHEN r.revision <> s.revision THEN s.definition END, s.user_id
+       CASE WHEN r.revision <> s.revision THEN s.definition END, s.user_id
   FROM schedule_runs r INDEXED BY waiting_runs JOIN schedules s USING (schedule_id)
  WHERE r.{IS_CLAIMABLE} AND r.due_at <= ?1
    AND r.needs IN (?2[]) AND (s.paused = 0 OR {IGNORES_PAUSE})
@@ -123,7 +121,7 @@ class SqliteTransaction(Transaction):
         self, needs: Sequence[str], limit: int, but_groups: Sequence[str], but: Sequence[str]
     ) -> list[WaitingRow]:
         found = self.all(WAITING, (self.now, needs, limit, but_groups, but))
-        return [WaitingRow(*row) for row in found]
+        return [WaitingRow.of_columns(row) for row in found]
 
     def take_groups(self, names: Sequence[str]) -> dict[str, int]:
         return dict(self.all("SELECT name, places FROM groups WHERE name IN (?1[])", (names,)))
