@@ -1,13 +1,19 @@
-"""Stored rows as values: a class for each kind of row that a store returns."""
+"""Stored rows as values: a class for each kind of row that a store returns.
+
+Instants are declared as Seconds or Millis: `service/serialize.py` renders them by these types.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from onbeat.core.explain.attempts import WHILE_WAITING
 from onbeat.core.runs.phase import ENQUEUED, Phase, Status
 from onbeat.core.runs.run import run_key
 from onbeat.events import AnyEvent, Event
+
+Seconds = Annotated[int, "seconds"]  # an instant, in UTC
+Millis = Annotated[int, "milliseconds"]  # an instant, in UTC
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +24,8 @@ class NodeRow:
     name: str
     roles: frozenset[str]
     offers: frozenset[str]
-    started_at: int
-    alive_until: int
+    started_at: Millis
+    alive_until: Millis
     version: str
     tz: str
     running: int  # runs in flight that it has started
@@ -38,18 +44,18 @@ class ScheduleRow:
     user_id: str
     paused: bool
     pause_note: str
-    paused_until: int | None
-    created_at: int
-    updated_at: int
-    next_run_at: int | None  # the due row's
-    next_due_at: int | None
+    paused_until: Millis | None
+    created_at: Millis
+    updated_at: Millis
+    next_run_at: Seconds | None  # the due row's
+    next_due_at: Millis | None
     runs_used: int
     iteration: int
-    last_run_at: int | None
-    last_success_at: int | None
-    last_failure_at: int | None
+    last_run_at: Millis | None
+    last_success_at: Millis | None
+    last_failure_at: Millis | None
     last_exit: int | None
-    last_missed_at: int | None
+    last_missed_at: Millis | None
     last_miss_reason: str | None
     consecutive_failures: int
     base: str | None = None  # the definition that its source gave last, if that is a file
@@ -66,9 +72,9 @@ class RunRow:
 
     run_id: int
     schedule_id: str
-    run_at: int
+    run_at: Seconds
     request_id: str
-    due_at: int
+    due_at: Millis
     phase: Phase
     reason: str | None
     triggered_by: str
@@ -76,27 +82,27 @@ class RunRow:
     iteration: int
     revision: int
     tick_count: int
-    first_run_at: int | None
+    first_run_at: Seconds | None
     blocked_by: int | None
     leased_by: str | None
     fence: int
-    started_at: int | None
-    finished_at: int | None
+    started_at: Millis | None
+    finished_at: Millis | None
     exit_code: int | None
     error: str | None
     result: object
     inputs: Mapping[str, object] | None
     log_tail: str | None
-    created_at: int
-    updated_at: int
+    created_at: Millis
+    updated_at: Millis
     priority: int
     grp: str | None
-    deadline_at: int | None
-    end_asked_at: int | None
+    deadline_at: Millis | None
+    end_asked_at: Millis | None
     deferrals: int
     external_id: str | None
     rendered: Mapping[str, object] | None
-    stuck_at: int | None = None  # when it was found to take too long
+    stuck_at: Millis | None = None  # when it was found to take too long
     user: str = ""  # the user of the schedule, as whom it runs
 
     @property
@@ -147,8 +153,8 @@ class AwaitedRow:
 
     run_id: int
     schedule_id: str
-    started_at: int
-    deadline_at: int
+    started_at: Millis
+    deadline_at: Millis
     external_id: str
 
 
@@ -160,7 +166,7 @@ class ZoneDataProgress:
     done: int  # schedules
     total: int
     moved: int  # due rows that the newer data has moved
-    since: int  # milliseconds
+    since: Millis
     is_done: bool = False
 
 
@@ -168,12 +174,12 @@ class ZoneDataProgress:
 class Overview:
     """The overview that `onbeat status` shows."""
 
-    now: int
+    now: Millis
     gate_open: bool
     schedules: int
     paused: int
     due: int  # ticks that are due and undecided
-    next_due_at: int | None
+    next_due_at: Millis | None
     runs: Mapping[str, int]  # unfinished ones, by status
     nodes: Sequence[NodeRow]
     awaited: Sequence[AwaitedRow] = ()  # accepted runs with the next deadlines
@@ -186,7 +192,7 @@ class StoreFigures:
     """Further figures of a store, for metrics."""
 
     failing: int  # schedules whose last run failed
-    waiting_since: int | None  # the due time of the oldest run that waits to be claimed
+    waiting_since: Millis | None  # the due time of the oldest run that waits to be claimed
     to_notify: int  # marked event rows, for which messages are to be written
     outbox: Mapping[str, int]  # messages by state
     size: int  # bytes
@@ -212,8 +218,8 @@ class RunFilter:
     status: str | None = None
     reason: str | None = None
     triggered_by: str | None = None
-    since: int | None = None  # seconds: planned then or later
-    until: int | None = None  # seconds: planned before then
+    since: Seconds | None = None  # planned then or later
+    until: Seconds | None = None  # planned before then
     before: int | None = None  # with a smaller `run_id`
     source: str | None = None  # of the schedule
     is_stuck: bool = False  # in flight, and marked as taking too long
@@ -228,7 +234,7 @@ class EventRow:
 
     event_id: int
     n: int
-    at: int
+    at: Millis
     event: AnyEvent
 
 
@@ -240,7 +246,7 @@ class DocumentRow:
     name: str
     body: object  # JSON
     user_id: str
-    updated_at: int
+    updated_at: Millis
 
 
 BROKEN = "broken-definition"  # documents about files that a system cannot use: `why`, `where`
@@ -260,17 +266,17 @@ class TokenRow:
     name: str
     scope: str
     owner: str = ""
-    created_at: int = 0
+    created_at: Millis = 0
     created_by: str = ""
-    expires_at: int | None = None  # not valid from then on
-    used_at: int | None = None  # of a link
+    expires_at: Millis | None = None  # not valid from then on
+    used_at: Millis | None = None  # of a link
 
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
     """An event, and when it was written."""
 
-    at: int
+    at: Millis
     event: Event
 
 
@@ -299,5 +305,5 @@ class ChannelRow:
 
     channel: str
     states: Mapping[str, int]  # messages that are waiting, sending, sent, failed or in_doubt
-    sent_at: int | None  # when the last one was sent
+    sent_at: Millis | None  # when the last one was sent
     error: str | None  # the last error

@@ -1,9 +1,12 @@
 """JSON fields of rows and results: the same on the command line and over HTTP.
 
-Instants are RFC 3339 texts.
+A class declares which fields are shown, and in which order. Their values are those of the row,
+rendered by the types that the row declares: instants are RFC 3339 texts.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -16,15 +19,21 @@ from onbeat.core.time.instants import rfc3339, rfc3339_ms
 from onbeat.core.triggers.past import Past
 from onbeat.errors import InvalidSchedule
 from onbeat.ports.rows import (
+    AwaitedRow,
     EventRow,
     GroupRow,
+    Millis,
     NodeRow,
     Overview,
     RunRow,
     ScheduleRow,
+    Seconds,
     TokenRow,
     ZoneDataProgress,
 )
+
+FieldsT = TypeVar("FieldsT", bound=msgspec.Struct)
+RowT = TypeVar("RowT")
 
 
 class ScheduleFields(msgspec.Struct, frozen=True):
@@ -228,30 +237,11 @@ class PreviewFields(msgspec.Struct, frozen=True):
 
 def schedule_fields(row: ScheduleRow) -> ScheduleFields:
     """Return the JSON fields of a schedule."""
-    return ScheduleFields(
-        schedule_id=row.schedule_id,
+    return SCHEDULE.fields(
+        row,
         words=schedule_words(row),
         definition=_definition(row.definition),
-        revision=row.revision,
-        source=row.source,
-        user_id=row.user_id,
-        paused=row.paused,
-        pause_note=row.pause_note,
-        paused_until=_millisecond(row.paused_until),
-        next_run_at=_second(row.next_run_at),
-        next_due_at=_millisecond(row.next_due_at),
-        iteration=row.iteration,
-        runs_used=row.runs_used,
-        last_run_at=_millisecond(row.last_run_at),
-        last_success_at=_millisecond(row.last_success_at),
-        last_failure_at=_millisecond(row.last_failure_at),
-        last_exit=row.last_exit,
-        last_missed_at=_millisecond(row.last_missed_at),
-        last_miss_reason=row.last_miss_reason,
-        consecutive_failures=row.consecutive_failures,
         edited=row.is_edited,
-        created_at=rfc3339_ms(row.created_at),
-        updated_at=rfc3339_ms(row.updated_at),
     )
 
 
@@ -292,109 +282,38 @@ _words = lru_cache(maxsize=16_384)(describe)  # the most expensive field of a sc
 
 def run_fields(row: RunRow) -> RunFields:
     """Return the JSON fields of a run."""
-    return RunFields(
-        run_id=row.run_id,
-        schedule_id=row.schedule_id,
-        run_at=rfc3339(row.run_at),
-        due_at=rfc3339_ms(row.due_at),
-        status=row.status,
-        reason=row.reason,
-        triggered_by=row.triggered_by,
-        user=row.user,
-        attempt=row.attempt,
-        iteration=row.iteration,
-        revision=row.revision,
-        tick_count=row.tick_count,
-        first_run_at=_second(row.first_run_at),
-        blocked_by=row.blocked_by,
-        priority=row.priority,
-        group=row.grp,
-        deadline_at=_millisecond(row.deadline_at),
-        end_asked_at=_millisecond(row.end_asked_at),
-        deferrals=row.deferrals,
-        external_id=row.external_id,
-        idempotency_key=row.key,
-        request_id=row.request_id,
-        node_id=row.leased_by,
-        started_at=_millisecond(row.started_at),
-        stuck_at=_millisecond(row.stuck_at),
-        finished_at=_millisecond(row.finished_at),
-        exit_code=row.exit_code,
-        error=row.error,
-        result=row.result,
-        inputs=None if row.inputs is None else dict(row.inputs),
-        rendered=None if row.rendered is None else dict(row.rendered),
-        created_at=rfc3339_ms(row.created_at),
-        updated_at=rfc3339_ms(row.updated_at),
+    return RUN.fields(
+        row, status=row.status, group=row.grp, node_id=row.leased_by, idempotency_key=row.key
     )
 
 
 def overview_fields(found: Overview) -> OverviewFields:
     """Return the JSON fields of an overview."""
-    return OverviewFields(
-        now=rfc3339_ms(found.now),
+    progress = found.following
+    return OVERVIEW.fields(
+        found,
         gate="open" if found.gate_open else "closed",
-        schedules=found.schedules,
-        paused=found.paused,
-        due=found.due,
-        next_due_at=_millisecond(found.next_due_at),
-        runs=dict(found.runs),
-        stuck=found.stuck,
         nodes=[node_fields(node, found.now) for node in found.nodes],
-        awaited=[
-            AwaitedFields(
-                row.run_id,
-                row.schedule_id,
-                rfc3339_ms(row.started_at),
-                rfc3339_ms(row.deadline_at),
-                row.external_id,
-            )
-            for row in found.awaited
-        ],
-        following=None if found.following is None else _following_fields(found.following),
+        awaited=[AWAITED.fields(row) for row in found.awaited],
+        following=None
+        if progress is None
+        else FOLLOWING.fields(progress, tz=progress.version, schedules=progress.total),
     )
-
-
-def _following_fields(found: ZoneDataProgress) -> FollowingFields:
-    since = rfc3339_ms(found.since)
-    return FollowingFields(found.version, found.done, found.total, found.moved, since)
 
 
 def node_fields(row: NodeRow, now: int) -> NodeFields:
     """Return the JSON fields of a node."""
-    return NodeFields(
-        node_id=row.node_id,
-        name=row.name,
-        roles=sorted(row.roles),
-        offers=sorted(row.offers),
-        running=row.running,
-        alive=row.alive_until > now,
-        stopping=row.is_stopping,
-        started_at=rfc3339_ms(row.started_at),
-        alive_until=rfc3339_ms(row.alive_until),
-        version=row.version,
-        tz=row.tz,
-        address=row.address,
-    )
+    return NODE.fields(row, alive=row.alive_until > now, stopping=row.is_stopping)
 
 
 def group_fields(row: GroupRow) -> GroupFields:
     """Return the JSON fields of a group."""
-    return GroupFields(row.name, row.places, row.used, row.waiting)
+    return GROUP.fields(row)
 
 
 def token_fields(row: TokenRow) -> TokenFields:
     """Return the JSON fields of a token."""
-    return TokenFields(
-        row.token_id,
-        row.kind,
-        row.name,
-        row.scope,
-        row.owner,
-        rfc3339_ms(row.created_at),
-        row.created_by,
-        _millisecond(row.expires_at),
-    )
+    return TOKEN.fields(row)
 
 
 def event_fields(row: EventRow) -> EventFields:
@@ -472,3 +391,44 @@ def _definition(text: str) -> dict[str, object]:
     except msgspec.MsgspecError:
         found = text
     return found if isinstance(found, dict) else {"unreadable": found}
+
+
+class ShownRow(Generic[RowT, FieldsT]):
+    """A kind of row, and the JSON fields that are shown of it."""
+
+    def __init__(self, row: type[RowT], shape: type[FieldsT]) -> None:
+        self.shape = shape
+        types = get_type_hints(row, include_extras=True)
+        self.own = {name: types[name] for name in shape.__struct_fields__ if name in types}
+        self._render = [(name, _renderer(each)) for name, each in self.own.items()]
+
+    def fields(self, row: RowT, **others: object) -> FieldsT:
+        """Return the fields: its own ones, rendered by their types, and those of other names."""
+        for name, render in self._render:
+            if name not in others:
+                value = getattr(row, name)
+                others[name] = value if render is None else render(value)
+        return self.shape(**others)
+
+
+def _renderer(declared: object) -> Callable[[Any], object] | None:
+    """Return how values of a type are rendered, or None: as they are."""
+    parts = (declared, *get_args(declared))
+    return next((RENDERED[each] for each in parts if each in RENDERED), None)
+
+
+RENDERED: dict[object, Callable[[Any], object]] = {
+    Seconds: _second,
+    Millis: _millisecond,
+    frozenset[str]: sorted,
+}
+
+SCHEDULE = ShownRow(ScheduleRow, ScheduleFields)
+RUN = ShownRow(RunRow, RunFields)
+OVERVIEW = ShownRow(Overview, OverviewFields)
+AWAITED = ShownRow(AwaitedRow, AwaitedFields)
+FOLLOWING = ShownRow(ZoneDataProgress, FollowingFields)
+NODE = ShownRow(NodeRow, NodeFields)
+GROUP = ShownRow(GroupRow, GroupFields)
+TOKEN = ShownRow(TokenRow, TokenFields)
+SHOWN = (SCHEDULE, RUN, OVERVIEW, AWAITED, FOLLOWING, NODE, GROUP, TOKEN)

@@ -62,7 +62,7 @@ class StoredRun(msgspec.Struct, frozen=True, gc=False):
     blocked_by: int | None
     deferrals: int
     deadline_at: int | None
-    reason: Reason | None  # why the previous attempt ended, or why it is canceled
+    reason: Reason | None  # of the previous attempt, or of the requested cancellation
     triggered_by: TriggeredBy
     reattachable: int
     revision: int
