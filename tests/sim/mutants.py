@@ -268,7 +268,7 @@ MUTANTS = [
     Mutant("a run has twice its time to start", "onbeat.stores.sql.write_decisions:waiting_columns",
            replace("max($DUE, $NOW) + $WAIT", "max($DUE, $NOW) + 2 * $WAIT")),
     Mutant("no run that waits too long ends", "onbeat.stores.sql.expire:expire",
-           replace("[$ROW for $ROW in ... if $ROW.run.phase in UNSTARTED]", "[]")),
+           replace("[$ROW for $ROW in ... if $ROW.phase in UNSTARTED]", "[]")),
     Mutant("a deadline is counted from when a tick was due", "onbeat.stores.sql.write_decisions:waiting_columns",
            replace("max($DUE, $NOW)", "$DUE")),
     Mutant("a retry keeps its old deadline", "onbeat.core.decide.outcomes:next_step",
