@@ -20,7 +20,7 @@ from onbeat.core.runs.run import Canceled, Failed, Succeeded
 from onbeat.core.target import Target
 from onbeat.errors import InvalidSchedule
 from onbeat.host.output_files import delete_old_output, output_path
-from onbeat.launchers import command as process
+from onbeat.launchers.command import launcher as process
 from onbeat.launchers.command.launcher import ProcessLauncher, end_leftovers
 from onbeat.ports.store import Attempt
 
@@ -622,9 +622,11 @@ SCHEDULER = """
 import asyncio, os, sys
 from pathlib import Path
 from onbeat.core.target import Target
+from onbeat.host.plugs import plugs
 from onbeat.launchers.command.launcher import ProcessLauncher
 from onbeat.ports.store import Attempt
 
+plugs()
 folder, store_id, script = sys.argv[1:]
 target = Target("command", {"command": ["/bin/sh", "-c", script], "env": {"PIDS": folder + "/pids"}})
 launcher = ProcessLauncher(Path(folder), store_id=store_id, environment=dict(os.environ))
