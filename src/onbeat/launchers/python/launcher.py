@@ -22,6 +22,8 @@ from onbeat.ports.store import Attempt
 
 Function = Callable[..., object]
 
+FIELDS = frozenset({"python", "inputs"})
+
 
 class FunctionLauncher:
     """Calls functions that are registered under a name, or that can be imported."""
@@ -42,16 +44,7 @@ class FunctionLauncher:
         return ["python", *(f"python:{name}" for name in self._registered)]
 
     def check(self, target: Target) -> None:
-        check_names(target.fields, {"python", "inputs"})
-        name = target.fields["python"]
-        module, colon, path = name.partition(":") if isinstance(name, str) else ("", "", "")
-        importable = all(part.isidentifier() for part in (*module.split("."), *path.split(".")))
-        if not (importable if colon else ID.fullmatch(module)):
-            hint = "module:function, or the name of a registered function"
-            raise InvalidSchedule(
-                "python", f"{quote_value(name)} is not a function name", hint=hint
-            )
-        function = self._registered.get(str(name))
+        function = self._registered.get(_read_name(target))
         if function is not None:
             _signature(function, tuple(target.inputs))
 
@@ -61,13 +54,17 @@ class FunctionLauncher:
         return function is None or inspect.iscoroutinefunction(function)
 
     async def launch(self, attempt: Attempt) -> tuple[Outcome, str]:
-        name = str(attempt.target.fields["python"])
+        try:
+            name = _read_name(attempt.target)
+        except InvalidSchedule as refused:  # defined by another version
+            return Failed(str(refused), "invalid_target", retryable=False), ""
         try:
             function = self._registered.get(name) or await self._imported(name)
             arguments = read_inputs(attempt.inputs_text)
             signature = _signature(function, tuple(arguments))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - an import runs the module
-            return Failed(f"{name}: {error}", "launch_failed", retryable=False), _trace(error)
+            problem = f"{name}: {_text(error)}"
+            return Failed(problem, "launch_failed", retryable=False), _trace(error)
         if signature.takes_run:
             arguments["run"] = attempt
         try:
@@ -80,15 +77,17 @@ class FunctionLauncher:
                 return Succeeded(await call(**arguments)), ""
         except TimeoutError as error:
             if attempt.timeout is None or not limit.expired():  # raised by the function
-                return Failed(f"TimeoutError: {error}"), _trace(error)
+                return Failed(f"TimeoutError: {_text(error)}"), _trace(error)
             return Failed(f"still running after {attempt.timeout / 1000:g} s", "timeout"), ""
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            return Failed(f"CancelledError: {error}"), _trace(error)  # raised by the function
+            return Failed(f"CancelledError: {_text(error)}"), _trace(
+                error
+            )  # raised by the function
         except BaseException as error:  # noqa: BLE001 - a function may raise anything
-            return Failed(f"{type(error).__name__}: {error}"), _trace(error)
+            return Failed(f"{type(error).__name__}: {_text(error)}"), _trace(error)
 
     def kill(self, run_ids: Collection[int]) -> None:
         """Do nothing: a plain function in a thread ends only when it returns."""
@@ -114,6 +113,24 @@ class FunctionLauncher:
         if not callable(function):
             raise TypeError(f"{name} is not a function")
         return function
+
+
+def _read_name(target: Target) -> str:
+    """Return the name of a target's function, or refuse the target."""
+    check_names(target.fields, FIELDS)
+    name = target.fields["python"]
+    if not (isinstance(name, str) and _is_name(name)):
+        hint = "module:function, or the name of a registered function"
+        raise InvalidSchedule("python", f"{quote_value(name)} is not a function name", hint=hint)
+    return name
+
+
+@lru_cache(maxsize=1024)
+def _is_name(text: str) -> bool:
+    """Return whether a text can be the name of a function."""
+    module, colon, path = text.partition(":")
+    importable = all(part.isidentifier() for part in (*module.split("."), *path.split(".")))
+    return importable if colon else ID.fullmatch(module) is not None
 
 
 class _Signature(NamedTuple):
@@ -147,6 +164,13 @@ def _parameters(function: Function) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(function).parameters
     except ValueError:  # some builtins have no signature
         return {}
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:  # noqa: BLE001 - `__str__` of an exception may fail
+        return f"without a text: its __str__ raised {type(broken).__name__}"
 
 
 def _trace(error: BaseException) -> str:
