@@ -121,7 +121,8 @@ class Sender:
             read, is_cut = await _read_body(response)
             log.body = log.hide(read.decode(errors="replace"), is_cut=is_cut)
             is_json = response.content_type.endswith(("/json", "+json"))
-            result = _result(log, is_json=is_json, is_cut=is_cut)
+            # Decode all of it: the calling launcher looks for its fields in it.
+            result = _result(log, is_json=is_json, is_cut=is_cut, longest=LONGEST_READ)
             return HttpResponse(response.status, log.hide(response.reason or ""), result)
 
     async def close(self) -> None:
@@ -286,11 +287,11 @@ async def _read_body(response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
     return bytes(body), False
 
 
-def _result(log: _Log, *, is_json: bool, is_cut: bool) -> object:
-    """Return the value of a body if it is JSON that can be stored, else its text, cut if long."""
+def _result(log: _Log, *, is_json: bool, is_cut: bool, longest: int = LONGEST_KEPT) -> object:
+    """Return the value of a body if it is JSON up to `longest`, else its text, cut if long."""
     text, length = log.body, len(log.body)
     with suppress(msgspec.DecodeError, RecursionError):
-        if is_json and not is_cut and length <= LONGEST_KEPT:
+        if is_json and not is_cut and length <= longest:
             value = msgspec.json.decode(text)
             if is_json_value(value):  # another JSON encoding may reveal more secrets
                 again = msgspec.json.encode(value).decode() if log.hidden else ""
