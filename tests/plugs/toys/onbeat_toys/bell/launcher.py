@@ -30,10 +30,12 @@ class BellLauncher:
 
     async def launch(self, attempt: Attempt) -> tuple[Outcome, str]:
         assert self._tower is not None, "it only checks targets"
-        reason, times = _read(attempt.target)
         try:
+            reason, times = _read(attempt.target)
             with self._tower.open("a") as tower:
                 tower.write(f"{reason} {attempt.schedule_id} {attempt.attempt}\n" * times)
+        except InvalidSchedule as refused:  # defined by another version
+            return Failed(str(refused), "invalid_target", retryable=False), ""
         except OSError as failed:
             return Failed(f"the bell cannot be rung: {failed.strerror}"), ""
         return Succeeded({"strokes": times}), "ding\n" * times
