@@ -5,9 +5,7 @@ import os
 import subprocess
 import sys
 import urllib.request
-import zipfile
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 import yaml
@@ -15,21 +13,8 @@ import yaml
 from tests.docs.examples import free_port
 from tests.waiting import await_condition
 
-TOYS = Path(__file__).parent / "toys"
 REMINDERS = "07:30 breakfast\n19:00 dinner\n25:00 supper\n"
 DINNER = {"schedules": {"dinner": {"daily": "19:00", "run": {"bell": "dinner", "times": 3}}}}
-
-
-@pytest.fixture(scope="session")
-def packages(tmp_path_factory):
-    """A folder with the toys as an installer unpacks their wheel."""
-    wheels, installed = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("packages")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
-    subprocess.run(build, cwd=TOYS, check=True, capture_output=True)
-    (wheel,) = wheels.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(installed)
-    return installed
 
 
 class Machine:

@@ -29,13 +29,13 @@ class Launcher(Protocol):
         """Kill targets that are being cancelled, if possible: others may start them again."""
 
     async def recover(self) -> int:
-        """End targets that dead nodes had launched on this machine; return how many."""
+        """End targets that dead nodes left on this machine; return how many processes ended."""
 
     def offers(self) -> Iterable[str]:
         """Return what a node with this launcher offers, as `Node.offers`."""
 
     async def close(self) -> None:
-        """End all targets that still run, and release resources."""
+        """Release resources, with all launches ended or detached before; leave no task behind."""
 
 
 @runtime_checkable
@@ -43,7 +43,8 @@ class ReattachingLauncher(Launcher, Protocol):
     """A launcher whose targets continue without their node; a node reattaches by the run's key.
 
     After an attempt that may still run (`may_run`), a launch reattaches to it. It starts another
-    only if none is found and the attempt is to be made `at_least_once`.
+    only if that one is known not to have begun, or if it is not found and the attempt is to be made
+    `at_least_once`.
     """
 
     def leave(self, run_ids: Collection[int]) -> Collection[int]:
