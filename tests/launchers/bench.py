@@ -65,7 +65,7 @@ class Bench:
     # or "continues".
     after_crash = "continues"
     longest_file = LONGEST_TAIL  # bytes of the file of a run that prints much more
-    timeout = 80  # milliseconds of an attempt that is to exceed them, after its target has started
+    timeout = 400  # milliseconds of an attempt that is to exceed them, after its target has started
     patience = SOON  # seconds that a target may take to start or to end
 
     def __init__(self, folder, address=""):

@@ -123,6 +123,7 @@ class DagOnRayBench(RayBench):
         "close": ON_CLUSTER,
         "report": "the launcher waits for the outcome of the DAG itself",
     }
+    timeout = 20_000  # its node is another worker
     result: ClassVar = {"node": {"count": 3}}
     external_id = ""
 
