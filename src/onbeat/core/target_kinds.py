@@ -30,7 +30,9 @@ class TargetKind:
     needs: Callable[[Fields], str] | None = None
     setting: str = ""  # the setting with which a node offers it; empty: every node does
     requires: str = ""  # what a node needs to offer it, if that is more than the setting
-    secret_fields: frozenset[str] = frozenset()  # fields that may refer to secrets
+    # Fields in which the launcher looks no secret up, neither itself nor in a request that it sends.
+    # The results of templates stay as they are there. In all other fields they are made inert.
+    plain_fields: frozenset[str] = frozenset()
     # Refuses a target that cannot be a condition (`when`), with InvalidSchedule.
     check_condition: "Callable[[Target], None] | None" = None
     # Refuses, with NotAllowed, what no remote caller may define.

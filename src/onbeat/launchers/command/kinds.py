@@ -26,7 +26,7 @@ COMMAND = TargetKind(
         },
     ),
     retries_timeouts=True,
-    secret_fields=frozenset({"env"}),
+    plain_fields=frozenset({"command", "cwd", "inputs"}),
 )
 
 KINDS = (COMMAND,)

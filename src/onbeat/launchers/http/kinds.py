@@ -36,7 +36,7 @@ HTTP = TargetKind(
     ),
     reports=True,
     retries_timeouts=True,
-    secret_fields=frozenset({"http", "headers"}),
+    plain_fields=frozenset({"inputs"}),
     for_definers=restrict_to_public,
 )
 

@@ -46,6 +46,7 @@ PYTHON = TargetKind(
     ),
     needs=_needs,
     retries_timeouts=True,
+    plain_fields=frozenset({"python", "inputs"}),
     answers_by_result=True,
     check_condition=_check_condition,
     check_remote=_check_remote,

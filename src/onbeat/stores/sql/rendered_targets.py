@@ -4,6 +4,7 @@ The text of a definition may refer to secrets; the output of its templates may n
 """
 
 from collections.abc import Mapping
+from functools import partial
 from operator import add
 
 import msgspec
@@ -43,31 +44,65 @@ def rendered(tx: Transaction, row: WaitingRow, schedule: Schedule) -> Target:
         last=last,
         ran_before=_last_run_at(tx, run.schedule_id) if last is None else None,
     )
-    target, own = schedule.target, schedule.target.inputs
+    inputs = read_inputs(row.inputs)
+    return render_target(schedule.target, values, inputs)
+
+
+def render_target(target: Target, values: Values, inputs: Mapping[str, object]) -> Target:
+    """Return a target with the templates of its fields rendered, and these inputs of its run.
+
+    The results of templates are inert, except in the plain fields of its kind.
+    """
+    plain, own = target.facts.plain_fields, target.inputs
     fields = {
-        name: _render_value(value, values)
-        if name in target.facts.secret_fields
-        else render_all(value, values)
+        name: render_all(value, values) if name in plain else _render_inert(value, values)
         for name, value in target.fields.items()
         if name != "inputs"
     }
-    if inputs := read_inputs(row.inputs):
+    render = partial(render_all, native=True) if "inputs" in plain else _render_inert_native
+    if inputs:
         fields["inputs"] = {
-            name: render_all(value, values, native=True) if own.get(name) == value else value
+            name: render(value, values) if own.get(name) == value else value
             for name, value in inputs.items()
         }
     return Target(target.kind, fields)
 
 
-def _render_value(value: object, values: Values) -> object:
+def _render_inert(value: object, values: Values) -> object:
     """Return a JSON value with every text rendered; only its literal text may refer to secrets."""
     if isinstance(value, str) and "{{" in value:
         return _render_text(Template.parse(value), values)
     if isinstance(value, (list, tuple)):
-        return [_render_value(item, values) for item in value]
+        return [_render_inert(item, values) for item in value]
     if isinstance(value, Mapping):
-        return {name: _render_value(item, values) for name, item in value.items()}
+        return {name: _render_inert(item, values) for name, item in value.items()}
     return value
+
+
+def _render_inert_native(value: object, values: Values) -> object:
+    """Return the same, with the value of an expression in place of a text that is only that."""
+    if isinstance(value, str) and "{{" in value:
+        template = Template.parse(value)
+        found = template.value(values)
+        return _render_text(template, values) if isinstance(found, str) else _inert(found)
+    if isinstance(value, (list, tuple)):
+        return [_render_inert_native(item, values) for item in value]
+    if isinstance(value, Mapping):
+        return {name: _render_inert_native(item, values) for name, item in value.items()}
+    return value
+
+
+def _inert(value: object) -> object:
+    """Return a JSON value in which no text refers to a secret."""
+    match value:
+        case str():
+            return without_references(value)
+        case list() | tuple():
+            return [_inert(item) for item in value]
+        case Mapping():
+            return {without_references(str(name)): _inert(item) for name, item in value.items()}
+        case _:
+            return value
 
 
 def _render_text(template: Template, values: Values) -> str:

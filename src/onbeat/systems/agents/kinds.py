@@ -21,6 +21,7 @@ FLOCK = TargetKind(
         inputs=False,
     ),
     retries_timeouts=True,
+    plain_fields=frozenset({"flock"}),
     for_definers=restrict_to_public,
 )
 

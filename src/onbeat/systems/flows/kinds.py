@@ -40,6 +40,7 @@ FLOW = TargetKind(
     reports=True,
     reattaches=True,
     setting="flows_panel",
+    plain_fields=frozenset({"flow", "inputs"}),
     check_condition=_check_condition,
     for_definers=_for_definers,
 )

@@ -36,6 +36,7 @@ RAY = TargetKind(
     retries_timeouts=True,
     setting="ray_address",
     requires="a node with the setting ray_address and Ray installed: docs/ray.md",
+    plain_fields=frozenset({"python", "resources", "runtime_env", "inputs"}),
     check_condition=_check_condition,
 )
 

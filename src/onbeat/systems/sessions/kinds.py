@@ -61,6 +61,7 @@ SESSION = TargetKind(
     reattaches=True,
     needs=_needs,
     setting="sessions_url",
+    plain_fields=frozenset({"session"}),
     for_definers=_for_definers,
 )
 

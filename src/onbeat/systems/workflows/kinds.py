@@ -32,6 +32,7 @@ WORKFLOW = TargetKind(
     reports=True,
     setting="workflows_executor",
     requires="a node with an executor: the setting workflows_executor",
+    plain_fields=frozenset({"workflow", "user_id", "inputs"}),
     for_definers=_for_definers,
 )
 

@@ -1,0 +1,103 @@
+"""What every kind of target keeps to, also one of an installed package."""
+
+import asyncio
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from msgspec.structs import replace
+
+from onbeat.core.json_schema import target_schema, text
+from onbeat.core.notify.channels import REFERENCE_START
+from onbeat.core.runs.run import Failed
+from onbeat.core.target import Target
+from onbeat.core.target_kinds import KINDS, TargetKind
+from onbeat.launchers.http.launcher import HttpLauncher
+from onbeat.service.access import Caller
+from onbeat.service.service import Service
+from onbeat.stores.sql.rendered_targets import render_target
+from onbeat.testing import RecordingLauncher, a_schedule
+from tests.core.test_templates import BEFORE, some_values
+from tests.installed_kinds import installed
+from tests.stores.conftest import Sqlite, StoreHarness
+
+POST = TargetKind(
+    name="post",
+    schema=target_schema("post", {"post": text("a URL"), "token": text("of the server")}),
+    for_definers=lambda target, _: target,
+)
+COMPOSED = ["{{ '$' }}{env:CANARY}", "{{ '${' }}env:CANARY}", "{{ 'secret:' }}//canary"]
+INERT = ["$ {env:CANARY}", "$ {env:CANARY}", "secret ://canary"]
+
+
+def texts_of(value):
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield from (name, *texts_of(each))
+    elif isinstance(value, list):
+        for each in value:
+            yield from texts_of(each)
+
+
+# -- results of templates
+
+
+@pytest.mark.parametrize("kind", [*KINDS.all(), POST], ids=lambda kind: kind.name)
+def test_template_results_are_inert_in_all_but_the_plain_fields(kind):
+    with installed(kind):
+        fields = {name: COMPOSED for name in kind.schema["properties"]} | {
+            "inputs": {"a": COMPOSED, "b": "{{ last.result }}"}
+        }
+        result = {"${env:CANARY}": ["secret://canary"]}
+        values = some_values(last=replace(BEFORE, result=result))
+        target = render_target(Target(kind.name, fields), values, fields["inputs"])
+    for name, value in target.fields.items():
+        found = [each for each in texts_of(value) if REFERENCE_START.search(each)]
+        assert bool(found) == (name in kind.plain_fields), name
+
+
+def test_plain_fields_are_none_in_which_a_launcher_looks_secrets_up():
+    plain = {kind.name: kind.plain_fields for kind in KINDS.all()}
+    assert not plain["http"] & {"http", "headers"}
+    assert "env" not in plain["command"]
+
+
+@pytest.mark.parametrize(("composed", "inert"), list(zip(COMPOSED, INERT, strict=True)))
+def test_result_of_a_template_of_an_installed_kind_sends_no_secret(tmp_path, composed, inert):
+    class Server(BaseHTTPRequestHandler):
+        got = []
+
+        def do_POST(self):
+            self.got.append(self.headers["X-Token"])
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    (tmp_path / "canary").write_text("a-secret")
+
+    async def sent(url):
+        world = StoreHarness(Sqlite(tmp_path))
+        await world.open()
+        await world.register(offers=frozenset({"post"}))
+        requests = HttpLauncher(
+            version="1", environment={"CANARY": "a-secret"}, secrets=str(tmp_path)
+        )
+        run = {"post": url, "token": composed}
+        service = Service(world.store, {"post": RecordingLauncher(offers=["post"])}, new_id=str)
+        await service.of(Caller("ann", "define")).define([a_schedule("report", run=run)])
+        await world.tick()
+        target = (await world.start_one()).target
+        headers = {"X-Token": target.fields["token"]}
+        await requests.ask("POST", target.fields["post"], headers=headers)
+        await requests.close()
+        await world.close()
+
+    with HTTPServer(("127.0.0.1", 0), Server) as server, installed(POST):
+        threading.Thread(target=server.serve_forever).start()
+        asyncio.run(sent(f"http://127.0.0.1:{server.server_port}/"))
+        server.shutdown()
+    assert Server.got == [inert]
