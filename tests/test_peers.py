@@ -17,6 +17,8 @@ from aiohttp import web
 from onbeat.app import peers
 from onbeat.app.peers import ask_peers
 from onbeat.core.notify.channels import read_channels
+from onbeat.launchers.http.launcher import HttpLauncher
+from onbeat.systems.flows.panel import Panel
 from onbeat.systems.ray import part as ray_part
 from tests.given_settings import given_settings
 from tests.notifiers.servers import a_hook, a_post
@@ -112,6 +114,22 @@ def test_panel_check_logs_in_and_launches_nothing(password, level, found):
     url, checks = asyncio.run(story())
     assert checks == {"panel": (level, found.format(url=url))}
     assert panel.launched == []
+
+
+def test_panel_may_be_on_a_private_network():
+    fake = FakePanel({FLOW: Flow("a report", [])}, password="sesame")
+
+    async def story():
+        url = await fake.start()
+        requests = HttpLauncher(version="1", environment={"PW": "sesame"}, public_only=True)
+        try:
+            panel = Panel(requests.ask, url, user="timer", password="${env:PW}")
+            await panel.check()
+        finally:
+            await requests.close()
+            await fake.stop()
+
+    asyncio.run(story())
 
 
 def test_unreachable_panel_and_missing_password_fail(closed_port):

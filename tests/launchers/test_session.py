@@ -27,8 +27,12 @@ class Line:
 
     def __init__(self, *answers, states=()):
         self.answers, self.states, self.sent, self.looked = list(answers), list(states), [], []
+        self.trusted = set()  # each server, and whether requests to it are trusted
 
-    async def ask(self, method, url, *, body=None, headers=None, public_only=False, **_):
+    async def ask(
+        self, method, url, *, body=None, headers=None, public_only=False, trusted=False, **_
+    ):
+        self.trusted.add((url.partition("/api")[0], trusted))
         if method == "GET":
             self.looked.append(url)
             return self.states.pop(0) if self.states else HttpResponse(404, "Not Found")
@@ -148,6 +152,14 @@ def test_public_only_allows_the_operator_s_own_server():
     launch(line, an_attempt(persist=False), mine, public_only=True)
     asked = {(url.partition("/api")[0], public_only) for _, url, _, _, public_only in line.sent}
     assert asked == {("http://127.0.0.1:1", False), ("http://chat.example", True)}
+
+
+def test_only_requests_to_the_operator_s_own_server_are_trusted():
+    line = Line(made("a"), OK, OK, made("b"), OK, OK)
+    mine = an_attempt(2, url="http://chat.example", persist=False)
+    launch(line, an_attempt(persist=False), mine, tidies=True)
+    assert len(line.looked) >= 2
+    assert line.trusted == {("http://127.0.0.1:1", True), ("http://chat.example", False)}
 
 
 def test_public_only_applies_to_urls_of_targets_only():

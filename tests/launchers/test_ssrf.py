@@ -14,6 +14,7 @@ from onbeat.core.target import Target
 from onbeat.errors import InvalidSchedule
 from onbeat.launchers.http import target
 from onbeat.launchers.http.launcher import HttpLauncher
+from onbeat.ports.http import HttpResponse
 from tests.launchers.test_http import an_attempt, redirects, server, start_server  # noqa: F401
 
 NAMES = {
@@ -161,6 +162,25 @@ def test_redirects_reach_no_private_address(server, monkeypatch, location, statu
         assert inside.connections == []
     finally:
         inside.close()
+
+
+@pytest.mark.parametrize("given", [{"public_only": True}, {}])
+def test_request_of_another_launcher_reaches_no_private_address(witness, given):
+    async def ask(**more):
+        launcher = HttpLauncher(version="1", environment={}, public_only=not given)
+        try:
+            url = f"http://127.0.0.1:{witness.port}/"
+            return await launcher.ask("GET", url, **given, **more)
+        finally:
+            await launcher.close()
+
+    refused = asyncio.run(ask())
+    assert refused.reason == "invalid_target"
+    assert "has no public address" in refused.error
+    assert witness.connections == []
+    trusted = asyncio.run(ask(trusted=True))
+    assert isinstance(trusted, Failed if given else HttpResponse)
+    assert len(witness.connections) == (0 if given else 1)
 
 
 def test_witness_records_unrestricted_requests(witness):

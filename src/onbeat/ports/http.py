@@ -35,11 +35,14 @@ class SendRequest(Protocol):
         headers: Mapping[str, str] = NO_HEADERS,
         timeout: int = 60_000,  # noqa: ASYNC109 - milliseconds, as in a policy
         public_only: bool = False,
+        trusted: bool = False,
         secrets: Mapping[str, str] = NO_HEADERS,
     ) -> HttpResponse | Failed:
         """Return the answer, or the failure without one. The body is sent as JSON.
 
-        Redirects are not followed. Headers and `secrets`, which are further fields of the body, may
+        With `public_only`, or if the operator set it for all targets, no address of a private
+        network is connected to. `trusted` is for addresses of the settings, which the operator has
+        chosen: never for one of a target. Redirects are not followed. Headers and `secrets`, which are further fields of the body, may
         refer to secrets: neither the answer nor a failure contains their values.
         """
 

@@ -27,8 +27,9 @@ class Server:
     def __init__(self, answer):
         self.answer, self.asked = answer, []
 
-    async def __call__(self, method, url, *, body=None, headers=(), timeout=0, public_only=False):  # noqa: ASYNC109 - as `Ask` has it
+    async def __call__(self, method, url, *, body=None, headers=(), timeout=0, trusted=False):  # noqa: ASYNC109 - as `Ask` has it
         self.asked.append((method, url, body, dict(headers)))
+        self.trusted = trusted
         return self.answer
 
 
@@ -44,6 +45,12 @@ def test_executor_gets_the_dag_and_meta_and_nothing_else():
     assert (method, url) == ("POST", "http://executor:8002/execute")
     assert body == {"dag": DAG, "meta": AS_JSON}
     assert headers == {"Idempotency-Key": "key-1"}
+
+
+def test_executor_may_be_on_a_private_network():
+    server = Server(HttpResponse(200, "OK"))
+    asyncio.run(HttpExecutor("http://executor:8002/", server).run(DAG, META))
+    assert server.trusted
 
 
 def test_executor_gets_the_token_and_the_callback():

@@ -26,7 +26,8 @@ class HttpLauncher:
     `environment` has the values that a header may refer to as `${env:NAME}`, and the folder
     `secrets` the files for `secret://name`: a user who may define a schedule can have them sent
     anywhere. `timeout` is in milliseconds, for runs without one. With `public_only` no address of a
-    private network is connected to; a target may demand the same. `callback` returns the headers
+    private network is connected to, except for a `trusted` request; a target may demand the same.
+    `callback` returns the headers
     that let a target report the outcome of the run with a given key.
     """
 
@@ -77,10 +78,11 @@ class HttpLauncher:
         headers: Mapping[str, str] = NO_HEADERS,
         timeout: int = 60_000,  # noqa: ASYNC109 - milliseconds, as a policy has them
         public_only: bool = False,
+        trusted: bool = False,
         secrets: Mapping[str, str] = NO_HEADERS,
     ) -> HttpResponse | Failed:
         """Send one request for another launcher. The contract is `SendRequest`."""
-        sender = self._sender(public_only)
+        sender = self._sender(public_only or (self._public_only and not trusted))
         return await sender.request(
             method, url, body=body, headers=headers, longest=timeout, secrets=secrets
         )

@@ -25,6 +25,7 @@ class ChatServer:
 
     request: SendRequest
     session: ChatSession
+    is_own: bool  # it is the operator's
 
     async def activity(self) -> Activity | Failed:
         """Return whether the session is busy, or why the server gave no answer."""
@@ -57,7 +58,11 @@ class ChatServer:
         url = f"{self.session.url}/api/sessions"
         answer = _available(
             await self.request(
-                "GET", url, timeout=LONGEST_LOOK, public_only=self.session.public_only
+                "GET",
+                url,
+                timeout=LONGEST_LOOK,
+                public_only=self.session.public_only,
+                trusted=self.is_own,
             )
         )
         if isinstance(answer, Failed):
@@ -78,6 +83,7 @@ class ChatServer:
             f"{self.session.url}/api/sessions/{quote(self.session.session_id, safe='')}{path}",
             timeout=LONGEST_LOOK,
             public_only=self.session.public_only,
+            trusted=self.is_own,
         )
 
 

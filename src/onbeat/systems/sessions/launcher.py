@@ -252,6 +252,7 @@ class SessionLauncher:
             headers=headers,
             timeout=min(attempt.timeout or LONGEST_ANSWER, LONGEST_ANSWER),
             public_only=session.public_only,
+            trusted=self._is_own(session),
         )
         lines.append(
             f"HTTP {answer.status} {answer.phrase}".rstrip()
@@ -310,7 +311,7 @@ class SessionLauncher:
 
     async def _until_idle(self, sent: SentPrompt, attempt: Attempt, lines: list[str]) -> Outcome:
         assert self._ask is not None, "it only checks targets"
-        server, wait = ChatServer(self._ask, sent.session), FIRST_LOOK
+        server, wait = ChatServer(self._ask, sent.session, self._is_own(sent.session)), FIRST_LOOK
         loop, silent_since = asyncio.get_running_loop(), None
         done = Succeeded({"sessionId": sent.session.session_id})
         limit = LONGEST_WORK if attempt.timeout is None else attempt.timeout
@@ -349,10 +350,14 @@ class SessionLauncher:
     async def _stop_into(self, found: list[str], session: ChatSession, lines: list[str]) -> None:
         found.append(await self._stop(session, lines))
 
+    def _is_own(self, session: ChatSession) -> bool:
+        """Return whether a session is on the operator's server."""
+        return session.url == self._url.rstrip("/")
+
     async def _stop(self, session: ChatSession, lines: list[str]) -> str:
         """Stop a session; return the result as a text."""
         assert self._ask is not None, "it only checks targets"
-        server = ChatServer(self._ask, session)
+        server = ChatServer(self._ask, session, self._is_own(session))
         why = await server.stop()
         lines.append(f"POST {session.url}/api/sessions/{session.session_id}/cancel: {why or 'ok'}")
         if why:
@@ -386,7 +391,7 @@ class SessionLauncher:
     async def _delete(self, session: ChatSession) -> HttpResponse | Failed | None:
         """Delete a session and return its server's answer; None: it is busy and stays."""
         assert self._ask is not None, "it only checks targets"
-        server = ChatServer(self._ask, session)
+        server = ChatServer(self._ask, session, self._is_own(session))
         activity = await server.activity()
         if activity == "busy":
             return None

@@ -60,5 +60,7 @@ def _sessions(process: Process, settings: SessionsSettings, launcher: SessionLau
 
 
 async def _check_server(context: PeerContext, url: str) -> PeerCheck:
-    answer = await context.ask("GET", f"{url}/api/sessions", timeout=context.request_timeout)
+    answer = await context.ask(
+        "GET", f"{url}/api/sessions", timeout=context.request_timeout, trusted=True
+    )
     return peer_answers("chat server", url, answer, "start it, or correct sessions_url")
