@@ -433,6 +433,14 @@ def test_target_that_no_node_offers_warns():
     assert (finding.level, "'python:nightly'" in finding.found) == ("warn", True)
 
 
+def test_target_of_a_package_that_is_not_installed_warns():
+    given = {"definitions": [("report", '{"every": "1h", "run": {"page": "ann"}}')]}
+    finding = found("offers", facts(store=given))
+    problem = "no package here provides 'page', which report needs"
+    assert (finding.level, finding.found) == ("warn", problem)
+    assert level("definitions", facts(store=given)) == "ok"
+
+
 @pytest.mark.parametrize(
     ("run", "expected"),
     [

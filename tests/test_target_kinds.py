@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from onbeat.core.json_schema import target_schema, text
 from onbeat.core.notify.channels import REFERENCE_START
-from onbeat.core.runs.run import Failed
 from onbeat.core.target import Target
 from onbeat.core.target_kinds import KINDS, TargetKind
 from onbeat.launchers.http.launcher import HttpLauncher
@@ -47,7 +46,7 @@ def texts_of(value):
 @pytest.mark.parametrize("kind", [*KINDS.all(), POST], ids=lambda kind: kind.name)
 def test_template_results_are_inert_in_all_but_the_plain_fields(kind):
     with installed(kind):
-        fields = {name: COMPOSED for name in kind.schema["properties"]} | {
+        fields = dict.fromkeys(kind.schema["properties"], COMPOSED) | {
             "inputs": {"a": COMPOSED, "b": "{{ last.result }}"}
         }
         result = {"${env:CANARY}": ["secret://canary"]}
@@ -66,11 +65,11 @@ def test_plain_fields_are_none_in_which_a_launcher_looks_secrets_up():
 
 @pytest.mark.parametrize(("composed", "inert"), list(zip(COMPOSED, INERT, strict=True)))
 def test_result_of_a_template_of_an_installed_kind_sends_no_secret(tmp_path, composed, inert):
-    class Server(BaseHTTPRequestHandler):
-        got = []
+    got = []
 
+    class Server(BaseHTTPRequestHandler):
         def do_POST(self):
-            self.got.append(self.headers["X-Token"])
+            got.append(self.headers["X-Token"])
             self.send_response(200)
             self.end_headers()
 
@@ -100,4 +99,4 @@ def test_result_of_a_template_of_an_installed_kind_sends_no_secret(tmp_path, com
         threading.Thread(target=server.serve_forever).start()
         asyncio.run(sent(f"http://127.0.0.1:{server.server_port}/"))
         server.shutdown()
-    assert Server.got == [inert]
+    assert got == [inert]

@@ -10,11 +10,16 @@ import time
 import pytest
 
 from onbeat import Onbeat
+from onbeat.core.json_schema import target_schema, text
 from onbeat.core.schedule import read_schedule
-from onbeat.service.wait_reasons import wait_reasons
+from onbeat.core.target_kinds import TargetKind
+from onbeat.service.wait_reasons import is_offered, wait_reasons
 from onbeat.testing import ManualClock
 from tests.given_settings import given_settings
+from tests.inside import store_of
+from tests.installed_kinds import installed
 
+COMMAND = {"command": ["true"]}
 ON_RAY = {"every": "1m", "run": {"python": "models:train", "on": "ray"}}
 
 
@@ -55,6 +60,30 @@ def test_waiting_run_names_the_missing_offer_and_its_setting(tmp_path):
     before, after = play(tmp_path, story)
     why = "no node that is up offers 'ray' (start one with the setting ray_address)"
     assert (before, after) == ([], [(why, 1, "train")])
+
+
+@pytest.mark.parametrize("field", ["run", "when"])
+def test_waiting_run_names_the_missing_package(tmp_path, field):
+    async def story(beat, clock):
+        with installed(TargetKind(name="page", schema=target_schema("page", {"page": text("it")}))):
+            schedule = read_schedule(
+                "page", {"every": "1m", "run": COMMAND, field: {"page": "ann"}}
+            )
+            await store_of(beat).upsert([schedule])
+        clock.advance("1m")
+        beat.wake()
+        await until_run(beat, status="ENQUEUED", schedule_id="page")
+        return [each for each in await listed(beat) if each[-1] == "page"]
+
+    why = "no package on this node provides 'page'"
+    assert play(tmp_path, story) == [(why, 1, "page")]
+
+
+def test_kind_that_is_not_known_is_offered_by_a_node_that_offers_something_of_it():
+    assert is_offered("kind:page", {"command", "page:eu"})
+    assert not is_offered("kind:page", {"command", "pages"})
+    assert not is_offered("ray", {"command"})
+    assert is_offered("ray", {"ray"})
 
 
 def test_unreachable_cluster_is_named_by_the_row_of_a_waiting_run(

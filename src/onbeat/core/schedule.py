@@ -6,13 +6,13 @@ that changes nothing is recognized by its bytes.
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 
 import msgspec
 
 from onbeat.core.policy import POLICIES, Policy, read_policy, write_policy
-from onbeat.core.target import Target, decode_target, is_encodable, read_target
+from onbeat.core.target import Target, decode_target, is_encodable, read_target, stored_fields
 from onbeat.core.triggers.base import Combined, Trigger
 from onbeat.core.triggers.bounds import Bounded, OpenHours
 from onbeat.core.triggers.calendars import NO_CALENDARS, Calendars
@@ -150,10 +150,10 @@ def _read_timing(
 
 def definition(schedule: Schedule) -> str:
     """Return the canonical fields of a schedule as JSON. Equal schedules have equal texts."""
-    fields = encode(schedule.trigger) | {"run": _target_fields(schedule.target)}
+    fields = encode(schedule.trigger) | {"run": _target_text(schedule.target)}
     fields |= write_policy(schedule.policy)
     if schedule.when is not None:
-        fields["when"] = _target_fields(schedule.when)
+        fields["when"] = _target_text(schedule.when)
     if schedule.description:
         fields["description"] = schedule.description
     if schedule.calendars:
@@ -183,8 +183,14 @@ def read_once(schedule_id: str, text: str) -> Schedule:
     return Schedule(schedule_id, *parts)
 
 
-def _target_fields(target: Target) -> dict[str, object]:
-    return dict(target.fields) | ({} if target.is_enabled else {"enabled": False})
+def _target_text(target: Target) -> object:
+    """Return the fields of a target, encoded if they are not to be sorted."""
+    fields = stored_fields(target)
+    if target.facts.is_stored_sorted:
+        return fields
+    encode_part = partial(msgspec.json.encode, order="deterministic")
+    parts = (encode_part(name) + b":" + encode_part(value) for name, value in fields.items())
+    return msgspec.Raw(b"{" + b",".join(parts) + b"}")
 
 
 Parts = tuple[Trigger, Target, Policy, str, Calendars, Target | None]

@@ -10,7 +10,7 @@ from math import isfinite
 import msgspec
 
 from onbeat.core.fields import read_flag
-from onbeat.core.target_kinds import KINDS, TargetKind
+from onbeat.core.target_kinds import KINDS, TargetKind, unknown_kind
 from onbeat.core.templates import check_templates, has_templates
 from onbeat.errors import InvalidSchedule, did_you_mean, in_field, quote_value
 
@@ -33,7 +33,7 @@ class Target:
     def __post_init__(self) -> None:
         inputs = self.fields.get("inputs")
         text = msgspec.json.encode(inputs).decode() if inputs else None
-        facts = KINDS[self.kind]
+        facts = KINDS.find(self.kind) or unknown_kind(*self.kind.split("/", 1))
         needs = self.kind if facts.needs is None else facts.needs(self.fields)
         object.__setattr__(self, "facts", facts)
         object.__setattr__(self, "needs", needs)
@@ -42,7 +42,7 @@ class Target:
         object.__setattr__(self, "has_templates", templates)
         # A target that may report its outcome by the run's key must receive the key beforehand, and
         # the row of a run that can be reattached says so.
-        waits = templates or self.may_report or self.reattachable
+        waits = templates or self.may_report or self.reattachable or not facts.is_known
         object.__setattr__(self, "starts_directly", not waits)
 
     @property
@@ -68,7 +68,7 @@ def read_inputs(text: str | None) -> dict[str, object]:
 
 def read_target(fields: object) -> Target:
     """Return the target of `run: {command: [...]}`, or refuse it."""
-    _kind_and_fields(fields)
+    _checked_kind(fields)
     if not is_json_value(fields):
         hint = "strings, finite numbers, lists, and names that are strings"
         raise InvalidSchedule("", "it contains values that JSON cannot represent", hint=hint)
@@ -77,8 +77,13 @@ def read_target(fields: object) -> Target:
 
 
 def decode_target(fields: object) -> Target:
-    """Return the target of plain JSON fields that were checked when they were defined."""
-    kind, own = _kind_and_fields(fields)
+    """Return the target of plain JSON fields that were checked when they were defined.
+
+    Their kind may be unknown here: see `core/target_kinds.py`.
+    """
+    kind = _unknown_kind(fields) or _checked_kind(fields)
+    assert isinstance(fields, Mapping), "it was checked"
+    own = dict(fields)
     with in_field("enabled"):
         is_enabled = read_flag(own.pop("enabled", True))
     return Target(kind.name, own, is_enabled)
@@ -115,8 +120,31 @@ def is_encodable(text: str) -> bool:
     return True
 
 
-def _kind_and_fields(fields: object) -> tuple[TargetKind, dict[str, object]]:
-    """Return the kind of a target, by the field that names it, and a copy of its fields."""
+def stored_fields(target: Target) -> dict[str, object]:
+    """Return the fields of a target as they are stored."""
+    fields = dict(target.fields) | ({} if target.is_enabled else {"enabled": False})
+    kind = target.facts
+    if kind.is_stored_sorted:
+        return fields
+    names = sorted(fields, key=lambda name: (name != kind.key[0], name))
+    return {name: fields[name] for name in names}
+
+
+def _unknown_kind(fields: object) -> TargetKind | None:
+    """Return the kind of stored fields if no plug of this process declares it."""
+    if not isinstance(fields, Mapping) or not fields:
+        return None
+    place = fields.get("on", "")
+    if not isinstance(place, str):
+        return None
+    named = next((name for name in KINDS.fields() if name in fields), None)
+    if named is None:
+        return unknown_kind(next(iter(fields)), place)
+    return None if place in KINDS.places(named) else unknown_kind(named, place)
+
+
+def _checked_kind(fields: object) -> TargetKind:
+    """Return the kind of a target, by the field that names it, or refuse the fields."""
     if not isinstance(fields, Mapping):
         problem = (
             "it is missing: what to run"
@@ -142,7 +170,7 @@ def _kind_and_fields(fields: object) -> tuple[TargetKind, dict[str, object]]:
     ):
         problem = f"{quote_value(inputs)} is not a mapping of names to values"
         raise InvalidSchedule("inputs", problem, hint="{limit: 100}")
-    return _kind_in_place(named[0], fields), dict(fields)
+    return _kind_in_place(named[0], fields)
 
 
 def _kind_in_place(name: str, fields: Mapping[str, object]) -> TargetKind:

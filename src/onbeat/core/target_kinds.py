@@ -2,10 +2,15 @@
 
 Kinds are declared by plugs (`ports/plug.py`) and installed when a process starts, before any
 definition is read. Their launchers are found by the same names.
+
+A stored schedule may have a target of a kind that this process does not know, as another node has
+the package. It is planned, listed and explained all the same, with the facts of an unknown kind.
+Its runs need `kind:NAME` until a node that knows the kind resolves that: see `stores/sql/claim.py`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,10 +33,14 @@ class TargetKind:
     answers_by_result: bool = False  # as a condition: it holds if its result is true
     # What a node must offer to launch a target, by default the name of the kind.
     needs: Callable[[Fields], str] | None = None
+    is_known: bool = True  # False: no plug of this process declares it
+    # Whether its stored fields are in alphabetical order, as in definitions of earlier versions. Of
+    # other kinds `field` comes first: so a process that does not know the kind can name it.
+    is_stored_sorted: bool = False
     setting: str = ""  # the setting with which a node offers it; empty: every node does
     requires: str = ""  # what a node needs to offer it, if that is more than the setting
-    # Fields in which the launcher looks no secret up, neither itself nor in a request that it sends.
-    # The results of templates stay as they are there. In all other fields they are made inert.
+    # Fields in which the launcher looks no secret up, neither itself nor in a request that it
+    # sends: results of templates stay as they are. In all other fields they are made inert.
     plain_fields: frozenset[str] = frozenset()
     # Refuses a target that cannot be a condition (`when`), with InvalidSchedule.
     check_condition: "Callable[[Target], None] | None" = None
@@ -58,6 +67,7 @@ class TargetKinds:
     def __init__(self) -> None:
         self._by_name: dict[str, TargetKind] = {}
         self._by_key: dict[tuple[str, str], TargetKind] = {}
+        self.unresolved_needs: tuple[str, ...] = ()  # what runs need of nodes that do not know them
 
     def install(self, kinds: Iterable[TargetKind]) -> None:
         """Add kinds. The same kind may be added again, another one with its name may not."""
@@ -66,9 +76,7 @@ class TargetKinds:
             if same is not None and same is not kind:
                 raise ValueError(f"two kinds of target are called {kind.name!r}")
             self._by_name[kind.name] = self._by_key[kind.key] = kind
-
-    def __getitem__(self, name: str) -> TargetKind:
-        return self._by_name[name]
+        self.unresolved_needs = tuple(_unresolved(*key) for key in self._by_key)
 
     def all(self) -> tuple[TargetKind, ...]:
         """Return every kind."""
@@ -88,3 +96,28 @@ class TargetKinds:
 
 
 KINDS = TargetKinds()
+
+UNRESOLVED = "kind:"  # the start of what a run needs whose kind was not known when it was decided
+
+
+@lru_cache(maxsize=256)
+def unknown_kind(field: str, on: str = "") -> TargetKind:
+    """Return the facts of a kind that no plug of this process declares: the safest ones."""
+    needs = _unresolved(field, on)
+    name = needs.removeprefix(UNRESOLVED)
+    return TargetKind(
+        name=name, schema={}, field=field, on=on, needs=lambda _: needs, is_known=False
+    )
+
+
+def missing_kind(needs: str) -> str:
+    """Return the kind that no plug of this process declares, if a run needs one, or an empty text.
+
+    The kind is named as in `run:`, such as `slack`, or `python/ray` if `on` names its place.
+    """
+    is_missing = needs.startswith(UNRESOLVED) and needs not in KINDS.unresolved_needs
+    return needs.removeprefix(UNRESOLVED) if is_missing else ""
+
+
+def _unresolved(field: str, on: str) -> str:
+    return f"{UNRESOLVED}{field}/{on}" if on else f"{UNRESOLVED}{field}"

@@ -42,7 +42,9 @@ class SendRequest(Protocol):
 
         With `public_only`, or if the operator set it for all targets, no address of a private
         network is connected to. `trusted` is for addresses of the settings, which the operator has
-        chosen: never for one of a target. Redirects are not followed. Headers and `secrets`, which are further fields of the body, may
+        chosen: never for one of a target.
+
+        Redirects are not followed. Headers and `secrets`, which are further fields of the body, may
         refer to secrets: neither the answer nor a failure contains their values.
         """
 

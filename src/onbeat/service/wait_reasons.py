@@ -1,12 +1,12 @@
 """Why due runs wait: a peer that does not answer, or a target that no node offers."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from onbeat.core.runs.phase import Status
 from onbeat.core.schedule import from_definition
-from onbeat.core.target_kinds import KINDS
+from onbeat.core.target_kinds import KINDS, missing_kind
 from onbeat.errors import InvalidSchedule
 from onbeat.ports.rows import Overview, RunFilter, RunRow, ScheduleFilter
 from onbeat.service.service import Service
@@ -31,7 +31,7 @@ async def wait_reasons(service: Service, found: Overview) -> Sequence[WaitReason
     counted: dict[str, list[RunRow]] = {}
     for run in due:
         need = needs.get(run.schedule_id, "")
-        if need and need not in offered and run.due_at <= found.now:
+        if need and not is_offered(need, offered) and run.due_at <= found.now:
             counted.setdefault(not_offered(need), []).append(run)
         elif run.reason == "busy" and run.error:
             counted.setdefault(run.error, []).append(run)
@@ -39,8 +39,20 @@ async def wait_reasons(service: Service, found: Overview) -> Sequence[WaitReason
     return sorted(listed, key=lambda each: -each.runs)
 
 
+def is_offered(need: str, offered: Collection[str]) -> bool:
+    """Return whether a node that offers these can launch what needs this.
+
+    The exact need of a kind that is not known here is not known either: a node that offers
+    something of the kind is taken to be able to.
+    """
+    missing = missing_kind(need)
+    return need in offered or any(name.partition(":")[0] == missing for name in offered)
+
+
 def not_offered(need: str) -> str:
     """Return the reason that no node offers a target, with the setting that would change it."""
+    if missing := missing_kind(need):
+        return f"no package on this node provides {missing!r}"
     setting = setting_of(need)
     hint = f" (start one with the setting {setting})" if setting else ""
     return f"no node that is up offers {need!r}{hint}"
@@ -57,7 +69,10 @@ async def _needs(service: Service, ids: set[str]) -> dict[str, str]:
     found = {}
     for row in rows:
         try:
-            found[row.schedule_id] = from_definition(row.schedule_id, row.definition).target.needs
+            schedule = from_definition(row.schedule_id, row.definition)
         except InvalidSchedule:  # reported elsewhere
             continue
+        is_missing = schedule.when is not None and not schedule.when.facts.is_known
+        launched = schedule.when if schedule.when is not None and is_missing else schedule.target
+        found[row.schedule_id] = launched.needs
     return found

@@ -5,7 +5,7 @@ import msgspec
 from onbeat.core.explain.facts import RunFacts
 from onbeat.core.runs.phase import AWAITS_REPORT, Status
 from onbeat.core.runs.run import Reason, WaitedFor
-from onbeat.core.target_kinds import KINDS
+from onbeat.core.target_kinds import KINDS, UNRESOLVED, missing_kind
 from onbeat.core.time.instants import rfc3339, rfc3339_ms
 
 MOST_TRIED = 20  # the latest attempts at a run, whose times are stored
@@ -165,15 +165,23 @@ def _waited_for(kind: WaitedFor, run: RunFacts, due: str) -> str:
         case "pause":
             return "for the end of a pause"
         case "node":
-            return f"for a node that offers {run.needs}; no such node was up{start_hint(run.needs)}"
+            offer = offer_words(run.needs)
+            return f"for a node that offers {offer}; no such node was up{start_hint(run.needs)}"
         case "group":
             return "for a place in its group"
         case "retry" | "place":
             return "for a free place on a node"
 
 
+def offer_words(needs: str) -> str:
+    """Return what a node must offer for a run."""
+    return needs.removeprefix(UNRESOLVED)
+
+
 def start_hint(needs: str) -> str:
     """Return which node to start for what a run needs, in parentheses, if that is known."""
+    if missing := missing_kind(needs):
+        return f" (no package on this node provides {missing!r})"
     kind = KINDS.find(needs)
     return f" (start {kind.node_needs})" if kind is not None and kind.node_needs else ""
 

@@ -10,7 +10,13 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from onbeat.core.explain.attempts import blocker_outcome, describe_attempts, start_hint, waited
+from onbeat.core.explain.attempts import (
+    blocker_outcome,
+    describe_attempts,
+    offer_words,
+    start_hint,
+    waited,
+)
 from onbeat.core.explain.dst_notes import clock_change_notes
 from onbeat.core.explain.facts import (
     DefinitionSpan,
@@ -319,13 +325,16 @@ def _unclaimed_sentences(facts: Facts, run: RunFacts) -> list[str]:
     """Return why a run that may start is not running yet."""
     if run.phase.facts.is_leased:
         return ["a node has claimed it: it starts immediately, or when its condition holds"]
-    needs = facts.schedule.target.needs if facts.schedule is not None else run.needs
+    schedule = facts.schedule
+    is_known = schedule is not None and schedule.target.facts.is_known
+    needs = schedule.target.needs if schedule is not None and is_known else run.needs
     offering = [node.name for node in facts.nodes if needs in node.offers]
     if not facts.nodes:
         return ["it waits for a node: no node is up (start one: onbeat up)"]
     if not offering:
         up = ", ".join(node.name for node in facts.nodes)
-        return [f"it waits for a node that offers {needs}{start_hint(needs)}; nodes up: {up}"]
+        offer = f"{offer_words(needs)}{start_hint(needs)}"
+        return [f"it waits for a node that offers {offer}; nodes up: {up}"]
     group = facts.group
     if group is not None and len(group.used_by) >= group.places:
         used = ", ".join(

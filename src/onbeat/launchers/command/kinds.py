@@ -5,6 +5,7 @@ from onbeat.core.target_kinds import TargetKind
 
 COMMAND = TargetKind(
     name="command",
+    is_stored_sorted=True,
     schema=target_schema(
         "command",
         {

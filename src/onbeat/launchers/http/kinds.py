@@ -13,6 +13,7 @@ from onbeat.core.target_kinds import TargetKind
 
 HTTP = TargetKind(
     name="http",
+    is_stored_sorted=True,
     schema=target_schema(
         "http",
         {

@@ -34,6 +34,7 @@ def _check_remote(target: Target) -> None:
 
 PYTHON = TargetKind(
     name="python",
+    is_stored_sorted=True,
     schema=target_schema(
         "python",
         {

@@ -1,6 +1,7 @@
 """Claim and announce runs, and hand back runs that were not launched.
 
-A claim gives a run a new fence; a later write with an older fence changes nothing.
+A claim gives a run a new fence; a later write with an older fence changes nothing. A run whose
+target was of an unknown kind to the node that decided it is resolved by a node that knows the kind.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,9 +13,10 @@ from onbeat.core.decide.start import check_start
 from onbeat.core.runs.apply import apply
 from onbeat.core.runs.decisions import Finish, Launch, Queue, Requeue, Skip, Supersede
 from onbeat.core.runs.phase import WHEN_ANNOUNCED, WHEN_CLAIMED, Status
-from onbeat.core.runs.run import MAY_STILL_RUN, Run
+from onbeat.core.runs.run import MAY_STILL_RUN, Run, run_key
 from onbeat.core.schedule import Schedule
 from onbeat.core.target import Target
+from onbeat.core.target_kinds import KINDS, UNRESOLVED
 from onbeat.errors import InvalidSchedule
 from onbeat.events import RunClaimed, RunEnqueued, RunFailed, RunStarted
 from onbeat.ports.store import Attempt, Node
@@ -48,6 +50,12 @@ UPDATE schedule_runs AS r
        rendered = coalesce(r.rendered, given.rendered), updated_at = given.at
   FROM given
  WHERE r.run_id = given.run_id AND r.phase = given.before
+"""
+
+RESOLVE = """
+UPDATE schedule_runs
+   SET needs = ?3, reattachable = ?4, idempotency_key = coalesce(idempotency_key, ?5)
+ WHERE run_id = ?1 AND phase = ?2
 """
 
 AFTER_ANNOUNCEMENT = " ".join(
@@ -112,7 +120,8 @@ class _Claiming:
         """Look at up to `limit` runs, claim those that may start; return whether to look again."""
         tx = self._tx
         without = sorted(self._full), sorted(self._left_out)
-        rows = tx.take_waiting(sorted(self._node.offers), limit, *without)
+        needs = sorted(self._node.offers.union(KINDS.unresolved_needs))
+        rows = tx.take_waiting(needs, limit, *without)
         if not rows:
             return False
         out: set[str] = set()
@@ -132,12 +141,26 @@ class _Claiming:
             if schedule is None:
                 _refuse(tx, row.stored)
                 self._has_ended_any = True
+            elif not self._can_launch(row, schedule):
+                self._left_out.add(row.schedule_id)
             elif self._may_start(row, schedule, run):
                 self._take_place(group)
                 self._claims += self._claim(_attempt(tx, row, schedule, run), row, run)
         self._write()
         ended, self._has_ended_any = self._has_ended_any, False
         return len(rows) == limit or bool(out or self._changed) or ended
+
+    def _can_launch(self, row: WaitingRow, schedule: Schedule) -> bool:
+        """Return whether this node can launch a run; resolve what it needs, if that was unknown."""
+        target, when = schedule.target, schedule.when
+        if not target.facts.is_known or (when is not None and not when.facts.is_known):
+            return False
+        if not row.needs.startswith(UNRESOLVED):
+            return True
+        key = run_key(row.schedule_id, row.run_at, row.request_id) if target.may_report else None
+        columns = (target.needs, int(target.reattachable), key)
+        self._tx.run(RESOLVE, (row.run_id, row.phase, *columns))
+        return target.needs in self._node.offers
 
     def _may_start(self, row: WaitingRow, schedule: Schedule, run: Run) -> bool:
         """Judge a run again that was decided before it was due, if anything can be in its way."""

@@ -101,6 +101,7 @@ class WaitingRow(msgspec.Struct, frozen=True, gc=False):
     inputs: str | None
     grp: str | None
     rendered: str | None
+    needs: str
     definition: str | None  # of the run's revision; None: no longer stored
     current: str | None  # the current definition, if it differs
     user_id: str
@@ -108,9 +109,8 @@ class WaitingRow(msgspec.Struct, frozen=True, gc=False):
     @classmethod
     def of_columns(cls, row: Sequence[Any]) -> Self:
         """Return the row of these columns, of which those of its run are the first."""
-        *run, iteration, ticks, first_run_at, inputs, grp, rendered, own, current, user_id = row
-        about = (iteration, ticks, first_run_at, inputs, grp, rendered, own, current, user_id)
-        return cls(StoredRun(*run), *about)
+        of_run = len(StoredRun.__struct_fields__)
+        return cls(StoredRun(*row[:of_run]), *row[of_run:])
 
     @property
     def ignores_pause(self) -> bool:

@@ -6,6 +6,7 @@ from onbeat.core.target_kinds import TargetKind
 
 FLOCK = TargetKind(
     name="flock",
+    is_stored_sorted=True,
     schema=target_schema(
         "flock",
         {

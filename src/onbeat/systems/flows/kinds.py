@@ -18,6 +18,7 @@ def _for_definers(target: Target, owner: str | None) -> Target:  # noqa: ARG001 
 
 FLOW = TargetKind(
     name="flow",
+    is_stored_sorted=True,
     schema=target_schema(
         "flow",
         {

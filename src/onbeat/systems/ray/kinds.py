@@ -14,6 +14,7 @@ RAY = TargetKind(
     name="ray",
     field="python",
     on="ray",
+    is_stored_sorted=True,
     schema=target_schema(
         "python",
         {

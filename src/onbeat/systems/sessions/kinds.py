@@ -31,6 +31,7 @@ def _for_definers(target: Target, owner: str | None) -> Target:
 
 SESSION = TargetKind(
     name="session",
+    is_stored_sorted=True,
     schema=target_schema(
         "session",
         {

@@ -16,6 +16,7 @@ def _for_definers(target: Target, owner: str | None) -> Target:
 
 WORKFLOW = TargetKind(
     name="workflow",
+    is_stored_sorted=True,
     schema=target_schema(
         "workflow",
         {
