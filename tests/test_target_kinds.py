@@ -100,3 +100,66 @@ def test_result_of_a_template_of_an_installed_kind_sends_no_secret(tmp_path, com
         asyncio.run(sent(f"http://127.0.0.1:{server.server_port}/"))
         server.shutdown()
     assert got == [inert]
+
+
+# -- kinds that cannot be told apart
+
+
+def a_kind(name="slack", *properties, field="", on="", **fields):
+    properties = dict.fromkeys([field or name, *properties], text("a field"))
+    if on:
+        properties["on"] = {"const": on}
+    schema = target_schema(field or name, properties)
+    return TargetKind(name=name, field=field, on=on, schema=schema, **fields)
+
+
+def refused(*kinds):
+    before = KINDS.all()
+    with pytest.raises(ValueError, match="kind") as problem, installed(*kinds):
+        pass
+    assert KINDS.all() == before
+    return str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "kind"),
+    [("method", "http"), ("env", "command"), ("cwd", "command"), ("public_only", "http")],
+)
+def test_kind_called_as_a_field_of_another_is_refused(field, kind):
+    problem = "the field {!r} names the kind {!r}, and is a field of the kind {!r}"
+    assert refused(a_kind(field)) == problem.format(field, field, kind)
+    assert refused(a_kind("slack", field=field)) == problem.format(field, "slack", kind)
+
+
+def test_kind_with_a_field_that_names_another_is_refused():
+    problem = "the field 'http' names the kind 'http', and is a field of the kind 'slack'"
+    assert refused(a_kind("slack", "http")) == problem
+    problem = "the field 'text' names the kind 'text', and is a field of the kind 'slack'"
+    assert refused(a_kind("slack", "text"), a_kind("text")) == problem
+
+
+@pytest.mark.parametrize("name", ["enabled", "inputs", "on", "kind", "a/b", "a:b", ""])
+def test_kind_with_a_reserved_name_is_refused(name):
+    assert f"cannot be called {name!r}" in refused(a_kind(name))
+
+
+def test_kind_with_a_field_for_the_place_must_have_a_place():
+    problem = "the kind 'slack' has a field 'on', which only names a place"
+    assert refused(a_kind("slack", "on")) == problem
+
+
+def test_kind_in_a_place_needs_the_same_field_without_one():
+    problem = "the kind 'slack-eu' runs 'slack' on 'eu', and no kind runs it without `on`"
+    assert refused(a_kind("slack-eu", field="slack", on="eu")) == problem
+    with installed(a_kind("slack-eu", field="slack", on="eu"), a_kind("slack")):
+        assert set(KINDS.places("slack")) == {"", "eu"}
+
+
+def test_fields_of_a_kind_are_in_its_schema():
+    problem = "the schema of the kind 'slack' has no field 'token'"
+    assert refused(a_kind(plain_fields=frozenset({"token"}))) == problem
+
+
+def test_kinds_may_share_other_fields():
+    with installed(a_kind("slack", "public_only", "token"), a_kind("teams", "token")):
+        assert KINDS.find("teams") is not None

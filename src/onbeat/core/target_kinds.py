@@ -8,6 +8,7 @@ the package. It is planned, listed and explained all the same, with the facts of
 Its runs need `kind:NAME` until a node that knows the kind resolves that: see `stores/sql/claim.py`.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -70,13 +71,28 @@ class TargetKinds:
         self.unresolved_needs: tuple[str, ...] = ()  # what runs need of nodes that do not know them
 
     def install(self, kinds: Iterable[TargetKind]) -> None:
-        """Add kinds. The same kind may be added again, another one with its name may not."""
+        """Add kinds, all or none; raise ValueError for one that cannot be told from another.
+
+        A target has the field of one kind, among other fields: none of these may name a kind.
+        The same kind may be added again.
+        """
+        by_name, by_key = dict(self._by_name), dict(self._by_key)
         for kind in kinds:
-            same = self._by_name.get(kind.name) or self._by_key.get(kind.key)
-            if same is not None and same is not kind:
+            same = by_name.get(kind.name) or by_key.get(kind.key)
+            if same is kind:
+                continue
+            if same is not None:
                 raise ValueError(f"two kinds of target are called {kind.name!r}")
-            self._by_name[kind.name] = self._by_key[kind.key] = kind
-        self.unresolved_needs = tuple(_unresolved(*key) for key in self._by_key)
+            _check_own(kind)
+            for other in by_name.values():
+                _check_apart(kind, other)
+            by_name[kind.name] = by_key[kind.key] = kind
+        for (field, on), kind in by_key.items():
+            if (field, "") not in by_key:
+                problem = f"the kind {kind.name!r} runs {field!r} on {on!r}"
+                raise ValueError(f"{problem}, and no kind runs it without `on`")
+        self._by_name, self._by_key = by_name, by_key
+        self.unresolved_needs = tuple(_unresolved(*key) for key in by_key)
 
     def all(self) -> tuple[TargetKind, ...]:
         """Return every kind."""
@@ -117,6 +133,38 @@ def missing_kind(needs: str) -> str:
     """
     is_missing = needs.startswith(UNRESOLVED) and needs not in KINDS.unresolved_needs
     return needs.removeprefix(UNRESOLVED) if is_missing else ""
+
+
+def _check_own(kind: TargetKind) -> None:
+    """Refuse a kind with a reserved name, or with fields that its own schema lacks."""
+    field, properties = kind.key[0], _properties(kind)
+    for name in (kind.name, field):
+        if name in RESERVED or not NAME.fullmatch(name):
+            raise ValueError(f"the kind of target {kind.name!r} cannot be called {name!r}")
+    if field not in properties or not kind.plain_fields <= properties:
+        missing = min({field, *kind.plain_fields} - properties)
+        raise ValueError(f"the schema of the kind {kind.name!r} has no field {missing!r}")
+    if "on" in properties and not kind.on:
+        raise ValueError(f"the kind {kind.name!r} has a field 'on', which only names a place")
+
+
+def _check_apart(kind: TargetKind, other: TargetKind) -> None:
+    """Refuse a kind if a target of it, or of the other kind, could be taken for the other."""
+    for named, having in ((kind, other), (other, kind)):
+        field = named.key[0]
+        if field != having.key[0] and field in _properties(having):
+            problem = f"the field {field!r} names the kind {named.name!r}"
+            raise ValueError(f"{problem}, and is a field of the kind {having.name!r}")
+
+
+def _properties(kind: TargetKind) -> frozenset[str]:
+    """Return the fields of `run:` that a target of a kind can have."""
+    found = kind.schema.get("properties")
+    return frozenset(found) if isinstance(found, Mapping) else frozenset()
+
+
+RESERVED = frozenset({"enabled", "inputs", "kind", "on"})  # fields of any target, and UNRESOLVED
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
 def _unresolved(field: str, on: str) -> str:
