@@ -7,12 +7,15 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from msgspec.structs import replace
 
+from onbeat.app.parts import check_target
 from onbeat.core.json_schema import target_schema, text
 from onbeat.core.notify.channels import REFERENCE_START
+from onbeat.core.schedule import definition, from_definition
 from onbeat.core.target import Target
 from onbeat.core.target_kinds import KINDS, TargetKind
+from onbeat.errors import InvalidSchedule, NotAllowed
 from onbeat.launchers.http.launcher import HttpLauncher
-from onbeat.service.access import Caller
+from onbeat.service.access import Caller, as_allowed, check_change
 from onbeat.service.service import Service
 from onbeat.stores.sql.rendered_targets import render_target
 from onbeat.testing import RecordingLauncher, a_schedule
@@ -163,3 +166,69 @@ def test_fields_of_a_kind_are_in_its_schema():
 def test_kinds_may_share_other_fields():
     with installed(a_kind("slack", "public_only", "token"), a_kind("teams", "token")):
         assert KINDS.find("teams") is not None
+
+
+# -- remote callers
+
+DEFINER, ADMIN = Caller("ann", "define"), Caller("bob", "admin")
+
+
+def small(target, _):
+    return Target(target.kind, {**target.fields, "size": 1})
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({}, "it has fields that only an admin may define"),
+        ({"beyond_definers": "it may be large"}, "it may be large"),
+    ],
+)
+def test_kind_says_what_of_a_target_only_an_admin_may_change(fields, why):
+    with installed(a_kind("post", "size", for_definers=small, **fields)):
+        schedule = a_schedule("report", run={"post": "x", "size": 9})
+        check_change(ADMIN, "report", schedule)
+        with pytest.raises(NotAllowed) as refused:
+            check_change(DEFINER, "report", schedule)
+        check_change(DEFINER, "report", as_allowed(DEFINER, schedule))
+    problem = f"schedule report cannot be changed: {why}, so only an admin may change it"
+    assert refused.value.problem == problem
+
+
+def test_request_that_may_be_private_is_named_so():
+    schedule = a_schedule("report", run={"http": "https://example.com"})
+    with pytest.raises(NotAllowed, match="it may send to private addresses, so only an admin"):
+        check_change(DEFINER, "report", schedule)
+
+
+@pytest.mark.parametrize("kind", [*KINDS.all(), POST], ids=lambda kind: kind.name)
+def test_definer_may_write_no_reference_to_a_secret_in_any_field(kind):
+    with installed(kind):
+        for name in kind.schema["properties"].keys() - {"on"}:
+            fields = {kind.key[0]: "x", name: ["${env:CANARY}"]}
+            schedule = a_schedule("report")
+            schedule = replace(schedule, target=Target(kind.name, fields))
+            with pytest.raises(NotAllowed):
+                as_allowed(DEFINER, schedule)
+
+
+def test_code_to_import_is_for_admins_on_a_cluster_and_for_no_remote_caller_in_the_node():
+    in_node = a_schedule("report", run={"python": "os:getcwd"})
+    there = a_schedule("report", run={"python": "os:getcwd", "on": "ray"})
+    assert as_allowed(ADMIN, there) == there
+    for caller, schedule in ((ADMIN, in_node), (DEFINER, in_node), (DEFINER, there)):
+        with pytest.raises(NotAllowed):
+            as_allowed(caller, schedule)
+
+
+def test_schedule_of_an_unknown_kind_is_for_admins():
+    with installed(POST):
+        text = definition(a_schedule("report", run={"post": "x"}))
+    schedule = from_definition("report", text)
+    check_change(ADMIN, "report", schedule)
+    with pytest.raises(NotAllowed, match="only an admin may define a post target"):
+        check_change(DEFINER, "report", schedule)
+    with pytest.raises(InvalidSchedule, match="post: no launcher has this name"):
+        a_schedule("report", run={"post": "x"})
+    with pytest.raises(InvalidSchedule, match="post: no launcher for this kind of target"):
+        check_target(schedule)

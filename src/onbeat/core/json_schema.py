@@ -54,8 +54,6 @@ def target_schema(
 
 INPUTS: Schema = {"type": ["object", "null"], "description": "what is passed to it, by name"}
 ENABLED: Schema = {"type": "boolean", "default": True}
-PUBLIC_ONLY = flag("whether it may connect to public addresses only", default=False)
-URL = "^[Hh][Tt][Tt][Pp][Ss]?://.+"  # the pattern of an address of HTTP
 
 _PLAIN = "".join(f"(?:[0-9]+{unit})? ?" for unit in ("y", "mo", "w", "d", "h", "m", "s"))
 _ISO = "P(?:[0-9]+Y)?(?:[0-9]+M)?(?:[0-9]+W)?(?:[0-9]+D)?(?:T(?:[0-9]+H)?(?:[0-9]+M)?(?:[0-9]+S)?)?"

@@ -183,8 +183,3 @@ def _kind_in_place(name: str, fields: Mapping[str, object]) -> TargetKind:
         hint = f"{', '.join(elsewhere)}, or omit it: then it runs in the node"
         raise InvalidSchedule("on", f"it cannot run on {quote_value(fields['on'])}", hint=hint)
     return places[str(fields["on"])]
-
-
-def restrict_to_public(target: Target, owner: str | None) -> Target:  # noqa: ARG001 - for every owner
-    """Return a target that connects to public addresses only: `TargetKind.for_definers`."""
-    return Target(target.kind, {**target.fields, "public_only": True}, target.is_enabled)

@@ -50,6 +50,8 @@ class TargetKind:
     # Returns a target as a remote caller without the scope admin may define it, given the owner
     # that the caller is limited to; or refuses it with NotAllowed. None: only admins may define it.
     for_definers: "Callable[[Target, str | None], Target] | None" = None
+    # Why such a caller may not change a target that `for_definers` would return otherwise.
+    beyond_definers: str = "it has fields that only an admin may define"
 
     @property
     def key(self) -> tuple[str, str]:
@@ -71,7 +73,7 @@ class TargetKinds:
         self.unresolved_needs: tuple[str, ...] = ()  # what runs need of nodes that do not know them
 
     def install(self, kinds: Iterable[TargetKind]) -> None:
-        """Add kinds, all or none; raise ValueError for one that cannot be told from another.
+        """Add kinds, all or none; raise ValueError if one could be taken for another.
 
         A target has the field of one kind, among other fields: none of these may name a kind.
         The same kind may be added again.

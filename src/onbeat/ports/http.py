@@ -1,12 +1,25 @@
-"""`SendRequest`: how launchers send HTTP requests, and the `HttpResponse` they get."""
+"""`SendRequest`: how launchers send HTTP requests, and the `HttpResponse` they get.
+
+Also what kinds of target with an address of HTTP have in common.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from onbeat.core.json_schema import flag
 from onbeat.core.runs.run import Failed
+from onbeat.core.target import Target
 
 NO_HEADERS: Mapping[str, str] = {}
+URL = "^[Hh][Tt][Tt][Pp][Ss]?://.+"  # the pattern of an address, for a JSON Schema
+PUBLIC_ONLY = flag("whether it may connect to public addresses only", default=False)
+MAY_BE_PRIVATE = "it may send to private addresses"  # `TargetKind.beyond_definers`
+
+
+def restrict_to_public(target: Target, owner: str | None) -> Target:  # noqa: ARG001 - for every owner
+    """Return a target that connects to public addresses only: `TargetKind.for_definers`."""
+    return Target(target.kind, {**target.fields, "public_only": True}, target.is_enabled)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,9 +45,11 @@ LOCAL = Caller("program", "admin", is_local=True)
 def as_allowed(caller: Caller, schedule: Schedule) -> Schedule:
     """Return a schedule as this caller may define it, or refuse it with NotAllowed.
 
-    A remote caller may not name code to import. Without the scope admin, only kinds of target are
-    allowed that declare what of them is safe (`TargetKind.for_definers`), and no secrets. Checking
-    the written text is sufficient: a template never produces the name of a secret.
+    No remote caller may define what a kind refuses with `TargetKind.check_remote`, such as code for
+    the node to import. Code for a cluster to import is for admins. Without the scope admin, only
+    kinds of target are allowed that declare what of them is safe (`TargetKind.for_definers`), and
+    no secrets in any field. Checking the written text is sufficient: a template never produces the
+    name of a secret.
     """
     if caller.is_local:
         return schedule
@@ -74,7 +76,7 @@ def check_change(caller: Caller, schedule_id: str, current: Schedule | None) -> 
             problem = f"schedule {schedule_id} may not be changed or deleted by {caller.name}"
             raise NotAllowed(f"{problem}: {refused.problem}", hint=ADMIN_TOKEN) from None
         if allowed.fields != target.fields:
-            why = "it may send to private addresses, so only an admin may change it"
+            why = f"{target.facts.beyond_definers}, so only an admin may change it"
             problem = f"schedule {schedule_id} cannot be changed: {why}"
             raise NotAllowed(problem, hint=ADMIN_TOKEN)
 

@@ -1,15 +1,8 @@
 """The kind of target of `run: {http: "https://..."}`."""
 
-from onbeat.core.json_schema import (
-    PUBLIC_ONLY,
-    URL,
-    by_name,
-    or_null,
-    target_schema,
-    text,
-)
-from onbeat.core.target import restrict_to_public
+from onbeat.core.json_schema import by_name, or_null, target_schema, text
 from onbeat.core.target_kinds import TargetKind
+from onbeat.ports.http import MAY_BE_PRIVATE, PUBLIC_ONLY, URL, restrict_to_public
 
 HTTP = TargetKind(
     name="http",
@@ -39,6 +32,7 @@ HTTP = TargetKind(
     retries_timeouts=True,
     plain_fields=frozenset({"inputs"}),
     for_definers=restrict_to_public,
+    beyond_definers=MAY_BE_PRIVATE,
 )
 
 KINDS = (HTTP,)

@@ -1,8 +1,8 @@
 """The kind of target of `run: {flock: {url: ..., agent: daily}}`."""
 
-from onbeat.core.json_schema import PUBLIC_ONLY, URL, record, target_schema, text
-from onbeat.core.target import restrict_to_public
+from onbeat.core.json_schema import record, target_schema, text
 from onbeat.core.target_kinds import TargetKind
+from onbeat.ports.http import MAY_BE_PRIVATE, PUBLIC_ONLY, URL, restrict_to_public
 
 FLOCK = TargetKind(
     name="flock",
@@ -24,6 +24,7 @@ FLOCK = TargetKind(
     retries_timeouts=True,
     plain_fields=frozenset({"flock"}),
     for_definers=restrict_to_public,
+    beyond_definers=MAY_BE_PRIVATE,
 )
 
 KINDS = (FLOCK,)

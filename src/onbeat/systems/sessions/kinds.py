@@ -2,16 +2,10 @@
 
 from collections.abc import Mapping
 
-from onbeat.core.json_schema import (
-    PUBLIC_ONLY,
-    URL,
-    flag,
-    record,
-    target_schema,
-    text,
-)
-from onbeat.core.target import Target, restrict_to_public
+from onbeat.core.json_schema import flag, record, target_schema, text
+from onbeat.core.target import Target
 from onbeat.core.target_kinds import TargetKind
+from onbeat.ports.http import MAY_BE_PRIVATE, PUBLIC_ONLY, URL, restrict_to_public
 
 
 def _has_url(fields: Mapping[str, object]) -> bool:
@@ -64,6 +58,7 @@ SESSION = TargetKind(
     setting="sessions_url",
     plain_fields=frozenset({"session"}),
     for_definers=_for_definers,
+    beyond_definers=MAY_BE_PRIVATE,
 )
 
 KINDS = (SESSION,)
