@@ -171,7 +171,7 @@ class Bench:
 
     @property
     def facts(self):
-        return KINDS[self.kind]
+        return KINDS.find(self.kind)
 
     async def new(self):
         """Return a new launcher, which is closed with the bench."""

@@ -9,14 +9,15 @@ import asyncio
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from unittest.mock import patch
 
 from onbeat.core.runs.run import Accepted, Busy, Canceled, Failed, Gone, Lost, Succeeded
-from onbeat.core.target_kinds import KINDS, TargetKind
+from onbeat.core.target_kinds import TargetKind
 from onbeat.engine.concurrency import finish_despite_cancel
+from tests.installed_kinds import installed
 from tests.sim.targets import Targets, say
 
-OUTSIDE = TargetKind(name="outside", schema={"type": "object"}, reattaches=True)
+SCHEMA = {"type": "object", "properties": {"outside": {}}}
+OUTSIDE = TargetKind(name="outside", schema=SCHEMA, reattaches=True)
 LATEST = 2.0  # seconds after which a request arrives, at most
 AGAIN = 1.0  # seconds between two requests while the outside is unreachable
 SAID = [
@@ -32,8 +33,7 @@ NOT_RECORDED = ("lost", "canceled", "superseded")  # after these a run is detach
 @contextmanager
 def outside_kind(*, reports=False):
     """Install the kind of target, for as long as a simulation and its check take."""
-    with patch.dict(KINDS._by_name), patch.dict(KINDS._by_key):
-        KINDS.install([replace(OUTSIDE, reports=reports)])
+    with installed(replace(OUTSIDE, reports=reports)):
         yield
 
 

@@ -142,7 +142,7 @@ class _Claiming:
                 _refuse(tx, row.stored)
                 self._has_ended_any = True
             elif not self._can_launch(row, schedule):
-                self._left_out.add(row.schedule_id)
+                self._left_out.add(row.stored.schedule_id)
             elif self._may_start(row, schedule, run):
                 self._take_place(group)
                 self._claims += self._claim(_attempt(tx, row, schedule, run), row, run)
@@ -157,9 +157,10 @@ class _Claiming:
             return False
         if not row.needs.startswith(UNRESOLVED):
             return True
-        key = run_key(row.schedule_id, row.run_at, row.request_id) if target.may_report else None
+        run = row.stored
+        key = run_key(run.schedule_id, run.run_at, run.request_id) if target.may_report else None
         columns = (target.needs, int(target.reattachable), key)
-        self._tx.run(RESOLVE, (row.run_id, row.phase, *columns))
+        self._tx.run(RESOLVE, (run.run_id, run.phase, *columns))
         return target.needs in self._node.offers
 
     def _may_start(self, row: WaitingRow, schedule: Schedule, run: Run) -> bool:
