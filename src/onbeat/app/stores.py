@@ -1,5 +1,6 @@
 """Opening the store that the settings name: one SQLite file, or PostgreSQL."""
 
+import logging
 import time
 import uuid
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ from onbeat.stores.sqlite.store import LockHolder, SqliteStore, find_lock_holder
 if TYPE_CHECKING:
     from onbeat.stores.postgres.store import PostgresStore
 
+log = logging.getLogger("onbeat.store")
+
 
 class SystemClock:
     """The machine's own clock."""
@@ -32,10 +35,16 @@ async def open_store(
     settings: Settings, clock: Clock | None = None, listeners: Sequence[Listener] = ()
 ) -> SqlStore:
     """Open the store of the settings. Each listener receives the events that it commits."""
+    failed: set[int] = set()  # the listeners whose failure was logged
 
     def listener(at: int, events: Sequence[Event]) -> None:
         for each in listeners:
-            each(at, events)
+            try:
+                each(at, events)
+            except Exception:  # the transaction is committed, and others still listen
+                if id(each) not in failed:
+                    failed.add(id(each))
+                    log.exception("a listener of events failed: %r", each)
 
     if settings.is_postgres:
         store: SqlStore = await open_postgres(settings, clock, listener)

@@ -334,15 +334,20 @@ class _ConnectionThread:
             loop.call_soon_threadsafe(self._settle, group)
 
     def _settle(self, group: list[PendingCall[Any]]) -> None:
+        """Return the results to the callers, then pass the events to the listener.
+
+        A listener that fails must not keep the result of a committed call.
+        """
         for pending in group:
-            if pending.events:
-                self._listener(pending.at, pending.events)
             if pending.future is None or pending.future.done():
                 continue
             if pending.error is not None:
                 pending.future.set_exception(pending.error)
             else:
                 pending.future.set_result(pending.result)
+        for pending in group:
+            if pending.events:
+                self._listener(pending.at, pending.events)
 
 
 def commit(connection: apsw.Connection, clock: Clock, group: list[PendingCall[Any]]) -> None:
