@@ -20,6 +20,7 @@ from onbeat.core.target import Target
 from onbeat.core.time.durations import parse_duration
 from onbeat.core.time.instants import parse_instant
 from onbeat.core.triggers.codec import KINDS
+from onbeat.host import kinds as _kinds  # noqa: F401 - schedules have the kinds of all plugs
 from onbeat.ports.store import Attempt
 
 __all__ = ["ManualClock", "RecordingLauncher", "a_schedule"]

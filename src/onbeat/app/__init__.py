@@ -1,5 +1,3 @@
 """The composition root: settings, stores and plugs become a running process."""
 
-from onbeat.host.plugs import find_plugs
-
-find_plugs()  # definitions can be read from here on
+import onbeat.host.kinds  # noqa: F401 - definitions are read with the kinds of all plugs

@@ -5,22 +5,23 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import cast
 
 import onbeat
 from onbeat.app.output import output_folder
+from onbeat.app.package_parts import checked_part, guarded_launchers
 from onbeat.app.settings import Settings
 from onbeat.core.schedule import Schedule
 from onbeat.core.target import Target
 from onbeat.errors import OnbeatError
 from onbeat.events import Event
-from onbeat.host.plugs import load, plugs
+from onbeat.host.plugs import guard, load_function, plugs
 from onbeat.launchers.http.launcher import HttpLauncher
 from onbeat.launchers.python.launcher import FunctionLauncher
 from onbeat.launchers.python.threads import CallThreads
 from onbeat.ports.launcher import Launcher, check_launch
+from onbeat.ports.plug import Plug
 from onbeat.ports.store import Listener
-from onbeat.ports.system import BackgroundSystem, Part
+from onbeat.ports.system import NO_PART, BackgroundSystem, Part
 from onbeat.service.process import CheckUrl, Process
 from onbeat.service.service import Service
 from onbeat.service.tokens import Tokens
@@ -75,10 +76,12 @@ class ProcessParts(Mapping[str, object]):
         )
         for plug in plugs():
             if plug.make:
-                part = self._parts[plug.name] = cast("MakePart", load(plug.make))(process)
-                self.launchers |= part.launchers
+                with guard(plug, "make"):
+                    make: MakePart = load_function(plug.make)
+                    part = self._parts[plug.name] = checked_part(plug, make(process))
+                    self.launchers |= part.launchers
         self.launchers |= own or {}
-        self._started: list[BackgroundSystem] = []
+        self._started: list[tuple[Plug, BackgroundSystem]] = []
 
     def __getitem__(self, name: str) -> object:
         surface = self._parts[name].surface
@@ -104,24 +107,28 @@ class ProcessParts(Mapping[str, object]):
 
     async def start(self) -> None:
         """Start each system that has not started: this process is the node, and has no plan yet."""
-        for part in self._parts.values():
-            for each in part.background:
-                if each not in self._started:
-                    await each.start()
-                    self._started.append(each)
+        for plug in plugs():
+            for each in self._parts.get(plug.name, NO_PART).background:
+                if not any(each is started for _, started in self._started):
+                    with guard(plug, "start of its background system"):
+                        await each.start()
+                        self._started.append((plug, each))
 
     async def stop(self) -> None:
         """Stop what was started, in reverse order. A failure is logged, and the rest is stopped."""
         while self._started:
+            plug, each = self._started.pop()
             try:
-                await self._started.pop().stop()
+                with guard(plug, "stop of its background system"):
+                    await each.stop()
             except (OnbeatError, OSError) as failed:
                 log.warning("a system did not stop cleanly: %s", failed)
 
     def on_events(self, at: int, events: Sequence[Event]) -> None:
         """Pass committed events to the systems that have started."""
-        for each in self._started:
-            each.on_events(at, events)
+        for plug, each in self._started:
+            with guard(plug, "on_events of its background system", refusals=True):
+                each.on_events(at, events)
 
     async def close(self) -> None:
         """Close every launcher."""
@@ -144,7 +151,9 @@ def checking_launchers() -> Mapping[str, Launcher]:
 
     for plug in plugs():
         if plug.checkers:
-            found |= cast("MakeCheckers", load(plug.checkers))(check_url)
+            with guard(plug, "checkers"):
+                make: MakeCheckers = load_function(plug.checkers)
+                found |= guarded_launchers(plug, make(check_url))
     return found
 
 

@@ -8,7 +8,6 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from typing import cast
 from urllib.parse import urlsplit
 
 import onbeat
@@ -19,9 +18,10 @@ from onbeat.core.notify.notifications import DeliveryRefused, DeliveryUnknown
 from onbeat.errors import InvalidSettings
 from onbeat.host.connections import connect, reason_of
 from onbeat.host.extras import install_command
-from onbeat.host.plugs import load, plugs
+from onbeat.host.plugs import PlugError, guard, load_function, plugs
 from onbeat.launchers.http.launcher import HttpLauncher
 from onbeat.notifiers.smtp import SmtpNotifier
+from onbeat.ports.plug import Plug
 from onbeat.ports.system import Peer, PeerCheck, PeerContext
 
 ANSWERS_WITHIN = 5.0  # seconds
@@ -51,11 +51,23 @@ def peers_to_check(context: PeerContext, settings: Settings) -> Iterator[Peer]:
     """Yield the peers of plugs, then the notification channels."""
     for plug in plugs():
         if plug.peers:
-            yield from cast("PeersOfPlug", load(plug.peers))(context)
+            yield from _peers_of(plug, context)
     for channel in settings.notify:
         kind = "mail" if channel.way == "smtp" else channel.way
         check = _Channel(channel, settings, context.environment).ask
         yield Peer(f"{kind} {channel.name}", check, level="warn")
+
+
+def _peers_of(plug: Plug, context: PeerContext) -> Sequence[Peer]:
+    """Return the peers of a plug; none if they cannot be determined."""
+    found: list[Peer] = []
+    with guard(plug, "peers", refusals=True):
+        peers: PeersOfPlug = load_function(plug.peers)
+        for each in peers(context):
+            if not isinstance(each, Peer):
+                raise PlugError(f"{plug.peers} returned a {type(each).__name__}, not only Peer")
+            found.append(each)
+    return found
 
 
 async def _check(peer: Peer) -> PeerCheck:
@@ -63,7 +75,7 @@ async def _check(peer: Peer) -> PeerCheck:
     longest = peer.longest or ANSWERS_WITHIN
     try:
         async with asyncio.timeout(longest):
-            return await peer.check()
+            found: object = await peer.check()
     except TimeoutError:
         problem = f"no answer after {longest:g} s"
         return PeerCheck(peer.name, peer.level, problem, "it may be overloaded or unreachable")
@@ -73,6 +85,10 @@ async def _check(peer: Peer) -> PeerCheck:
     except Exception as broken:  # noqa: BLE001 - a finding, too; the others are asked as well
         problem = f"the check failed: {type(broken).__name__}: {broken}"
         return PeerCheck(peer.name, peer.level, problem)
+    if isinstance(found, PeerCheck):
+        return found
+    problem = f"the check returned a {type(found).__name__}, not a PeerCheck"
+    return PeerCheck(peer.name, peer.level, problem)
 
 
 class _Channel:

@@ -4,26 +4,26 @@ Each is read strictly: an unknown name or an invalid value is refused where it i
 later source overrides it.
 """
 
+import logging
 import re
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 
 from onbeat.core.fields import Field, Variable
 from onbeat.errors import InvalidSchedule, InvalidSettings, did_you_mean, quote_value
+from onbeat.host.own_names import CONFIG, SET_FOR_COMMANDS
 from onbeat.host.regular_files import read_regular
+
+log = logging.getLogger("onbeat.plugs")
 
 FILE = "onbeat.toml"
 PREFIX = "ONBEAT_"
-CONFIG = "ONBEAT_CONFIG"  # names another file than FILE
-# Variables that Onbeat sets for the commands it starts, which may call `onbeat` themselves.
-SET_FOR_COMMANDS = frozenset({
-    "ONBEAT_ATTEMPT", "ONBEAT_FAILPOINT", "ONBEAT_INPUTS", "ONBEAT_ITERATION", "ONBEAT_KEY",
-    "ONBEAT_NODE", "ONBEAT_RUN_AT", "ONBEAT_RUN_ID", "ONBEAT_SCHEDULE", "ONBEAT_STORE",
-    "ONBEAT_TRIGGERED_BY",
-})  # fmt: skip
+NO_PACKAGE = "no installed package has settings"
+SIMILAR = 0.75  # the similarity of a name that was probably meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,24 @@ class KnownSettings:
     tables: Mapping[str, Field]  # only a file can set these
     systems: tuple[str, ...]  # whose settings may be in a table of the file
     variables: Mapping[str, Mapping[str, Variable]]  # of replaced schedulers, by system
+    left_out: Mapping[str, str]  # plugs that are left out, with their packages
+
+    def is_left_out(self, name: str) -> bool:
+        """Return whether a setting is of a plug that is left out, and log that it is ignored."""
+        for plug, package in self.left_out.items():
+            if name == plug or name.startswith(f"{plug}_"):
+                _log_ignored(name, plug, package)
+                return True
+        return False
+
+    def suggestion(self, name: str) -> str:
+        """Return a hint for an unknown name: a similar one, or that no package has it."""
+        settable, first = (*self.fields, *self.tables), name[:64].partition("_")[0]
+        similar = get_close_matches(name[:64], settable, n=1, cutoff=SIMILAR)
+        prefixes = {each.partition("_")[0] for each in (*settable, *self.systems)}
+        if similar or "_" not in name or get_close_matches(first, prefixes, n=1, cutoff=SIMILAR):
+            return did_you_mean(name, settable)
+        return _no_package(first)
 
 
 def read_settings(
@@ -62,6 +80,11 @@ def read_setting(field: Field, value: object, *, at: str) -> object:
     except (InvalidSchedule, InvalidSettings) as refused:
         where = f"{at}.{refused.field}" if refused.field else at
         raise InvalidSettings(where, refused.problem, hint=refused.hint) from None
+    except Exception as error:  # the field of a plug may have a reader of its own
+        problem = f"the value cannot be read: {type(error).__name__}: {error}"
+        raise InvalidSettings(
+            at, problem, hint="a bug of the plug that has this setting"
+        ) from error
 
 
 def _from_file(
@@ -88,6 +111,8 @@ def _from_file(
     for key, value in _with_tables_flat(known, given, at=str(name)).items():
         at = f"{name}: {_spelled(key)}"
         if key not in settable:
+            if known.is_left_out(key):
+                continue
             raise _unknown(at, _meant_in_file(known, key, value))
         found[key] = read_setting(settable[key], value, at=at)
     return found
@@ -100,8 +125,12 @@ def _meant_in_file(known: KnownSettings, key: str, value: object) -> str:
         name = key.removeprefix(f"{system}_")
         if name != key and name in settable:
             return f"{name} belongs above [{system}]"
-    near = get_close_matches(key[:64], known.systems, n=1) if isinstance(value, dict) else ()
-    return f"did you mean [{near[0]}]?" if near else did_you_mean(key, settable)
+    if isinstance(value, dict):
+        if near := get_close_matches(key[:64], known.systems, n=1):
+            return f"did you mean [{near[0]}]?"
+        if not get_close_matches(key[:64], settable, n=1, cutoff=SIMILAR):
+            return _no_package(key)
+    return known.suggestion(key)
 
 
 def _with_tables_flat(
@@ -146,9 +175,16 @@ def _from_environment(known: KnownSettings, environment: Mapping[str, str]) -> d
             continue
         if variable not in by_variable:
             # Compared without the prefix, which makes all names similar.
-            ends = [name.removeprefix(PREFIX) for name in (*by_variable, CONFIG)]
-            hint = did_you_mean(variable.removeprefix(PREFIX).upper(), ends)
-            raise _unknown(_spelled(variable), re.sub(r"[A-Z_]+", rf"{PREFIX}\g<0>", hint))
+            name = variable.removeprefix(PREFIX)
+            if known.is_left_out(name.lower()):
+                continue
+            ends = [each.removeprefix(PREFIX) for each in (*by_variable, CONFIG)]
+            hint = did_you_mean(name.upper(), ends)
+            hint = re.sub(r"[A-Z_]+", rf"{PREFIX}\g<0>", hint)
+            suggested = known.suggestion(name.lower())
+            raise _unknown(
+                _spelled(variable), suggested if suggested.startswith(NO_PACKAGE) else hint
+            )
         name = by_variable[variable]
         field = known.fields[name]
         found[name] = read_setting(field, field.from_text(environment[variable]), at=variable)
@@ -178,6 +214,17 @@ def _parse(name: str, text: str) -> dict[str, object]:
 
 def _unknown(at: str, hint: str) -> InvalidSettings:
     return InvalidSettings(at, "unknown setting", hint=hint)
+
+
+def _no_package(prefix: str) -> str:
+    return f"{NO_PACKAGE} {_spelled(prefix)}_*"
+
+
+@cache
+def _log_ignored(name: str, plug: str, package: str) -> None:
+    """Log once in a process that a setting is ignored."""
+    reason = f"the plug {plug} of the package {package} is left out"
+    log.warning("the setting %s is ignored: %s", _spelled(name), reason)
 
 
 def _spelled(name: str) -> str:

@@ -1,7 +1,7 @@
 """Settings: defaults, overridden by a file, the environment and flags, in this order.
 
-A setting is declared once, in its annotation. Those of plugs are in groups: `sessions_url` is the
-setting `url` of the plug `sessions`.
+A setting is declared once, in its annotation. `sessions_url` is the setting `url` of the plug
+`sessions`.
 """
 
 import sys
@@ -26,7 +26,6 @@ from onbeat.core.fields import (
     TEXTS,
     Field,
     Option,
-    Variable,
     annotations,
     choice,
     declared,
@@ -38,7 +37,7 @@ from onbeat.core.fields import (
 from onbeat.core.notify.channels import Channel, read_channels
 from onbeat.core.web_origins import read_origins
 from onbeat.errors import without_password
-from onbeat.host.plugs import load, plugs
+from onbeat.host.plugs import find_plugs, load, plugs
 from onbeat.ports.store import Role
 
 T = TypeVar("T")
@@ -287,7 +286,7 @@ class Settings:
     notify: Annotated[
         tuple[Channel, ...], Field("notification channels: tables of the file", read_channels, {})
     ] = ()
-    groups: tuple[object, ...] = ()  # the settings of plugs that are not all at their default
+    of_plugs: tuple[object, ...] = ()  # the settings of plugs that are not all at their default
 
     @classmethod
     def load(
@@ -320,29 +319,29 @@ class Settings:
     def of_values(cls, values: Mapping[str, object]) -> "Settings":
         """Return settings with these values, by full names such as `sessions_url`."""
         own = {name: value for name, value in values.items() if name in declared(cls)}
-        groups = []
-        for prefix, group in setting_groups().items():
+        of_plugs = []
+        for prefix, record in plug_settings().items():
             given = {
                 name: values[full]
-                for name in declared(group)
+                for name in declared(record)
                 if (full := f"{prefix}_{name}") in values
             }
-            if (found := group(**given)) != group():
-                groups.append(found)
-        return cls(**own, groups=tuple(groups))  # type: ignore[arg-type]  # `read` returns the type
+            if (found := record(**given)) != record():
+                of_plugs.append(found)
+        return cls(**own, of_plugs=tuple(of_plugs))  # type: ignore[arg-type]  # `read` returns the type
 
-    def of(self, group: type[T]) -> T:
-        """Return the settings of a plug."""
-        return next((each for each in self.groups if isinstance(each, group)), None) or group()
+    def of(self, record: type[T]) -> T:
+        """Return the settings of a plug, which are of this class."""
+        return next((each for each in self.of_plugs if isinstance(each, record)), None) or record()
 
     def value(self, name: str) -> object:
         """Return a setting by its full name, such as `sessions_url`; None if there is none."""
         if name in declared(Settings):
             return cast("object", getattr(self, name))
-        for prefix, group in setting_groups().items():
+        for prefix, record in plug_settings().items():
             own = name.removeprefix(f"{prefix}_")
-            if own != name and own in declared(group):
-                return cast("object", getattr(self.of(group), own))
+            if own != name and own in declared(record):
+                return cast("object", getattr(self.of(record), own))
         return None
 
     def at(self, database: str) -> "Settings":
@@ -421,11 +420,9 @@ class Settings:
         return path and path.with_name(f"{path.name}.output")
 
 
-def setting_groups() -> dict[str, type[object]]:
+def plug_settings() -> dict[str, type[object]]:
     """Return the settings of plugs: their class, by the name of the plug."""
-    return {
-        plug.name: cast("type[object]", load(plug.settings)) for plug in plugs() if plug.settings
-    }
+    return {plug.name: load(plug.settings, type) for plug in plugs() if plug.settings}
 
 
 @cache
@@ -433,14 +430,12 @@ def known_settings() -> KnownSettings:
     """Return every setting that a file, a variable or a flag may set."""
     found = dict(declared(Settings))
     tables = {name: found.pop(name) for name in TABLES}
-    variables = {}
-    groups = setting_groups()
-    for prefix, group in groups.items():
-        found |= {f"{prefix}_{name}": field for name, field in declared(group).items()}
-    for plug in plugs():
-        if plug.variables:
-            variables[plug.name] = cast("Mapping[str, Variable]", load(plug.variables))
-    return KnownSettings(found, tables, tuple(groups), variables)
+    records = plug_settings()
+    for prefix, record in records.items():
+        found |= {f"{prefix}_{name}": field for name, field in declared(record).items()}
+    variables = {p.name: load(p.variables, dict) for p in plugs() if p.variables}
+    left_out = {each.name.replace("-", "_"): each.origin.package for each in find_plugs().left_out}
+    return KnownSettings(found, tables, tuple(records), variables, left_out)
 
 
 def default_of(name: str) -> object:
@@ -457,6 +452,6 @@ def shown_default(name: str) -> str:
 def setting_options() -> dict[str, Option]:
     """Return the options of `onbeat up` by the full names of their settings."""
     found = dict(annotations(Settings, Option))
-    for prefix, group in setting_groups().items():
-        found |= {f"{prefix}_{name}": each for name, each in annotations(group, Option).items()}
+    for prefix, record in plug_settings().items():
+        found |= {f"{prefix}_{name}": each for name, each in annotations(record, Option).items()}
     return found

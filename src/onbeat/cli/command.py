@@ -1,70 +1,26 @@
 """The command `onbeat` and its verbs, by section of `--help`."""
 
 from functools import cache
-from importlib import import_module
 
 import click
 
 import onbeat
 from onbeat.errors import did_you_mean
-from onbeat.host.plugs import declarations
-
-SECTIONS = {
-    "Run": {
-        "up": ("onbeat.cli.up:up", "Plan and run schedules."),
-        "down": ("onbeat.cli.nodes:down", "Stop nodes."),
-        "run": ("onbeat.cli.runs:run", "Start a run now."),
-        "backfill": ("onbeat.cli.backfill:backfill", "Run past ticks that were not run."),
-        "cancel": ("onbeat.cli.control:cancel", "Cancel runs."),
-        "report": ("onbeat.cli.control:report", "Report the outcome of an accepted run."),
-    },
-    "Define": {
-        "init": ("onbeat.cli.schedules:init", "Write an example file of schedules."),
-        "next": ("onbeat.cli.next:next_ticks", "Preview the next ticks of a trigger."),
-        "plan": ("onbeat.cli.apply:plan", "Show what applying a file would change."),
-        "apply": ("onbeat.cli.apply:apply_", "Create and update the schedules of a file."),
-        "export": ("onbeat.cli.apply:export", "Write schedules as a file."),
-        "schema": ("onbeat.cli.apply:schema", "Print the JSON Schema of schedule files."),
-        "simulate": ("onbeat.cli.simulate:simulate", "Simulate what schedules will do."),
-        "delete": ("onbeat.cli.schedules:delete", "Delete schedules."),
-    },
-    "Look": {
-        "status": ("onbeat.cli.nodes:status", "Show nodes, due ticks and unfinished runs."),
-        "list": ("onbeat.cli.schedules:list_", "List schedules."),
-        "show": ("onbeat.cli.schedules:show", "Show one schedule and its last runs."),
-        "runs": ("onbeat.cli.runs:runs", "List runs, the latest first."),
-        "logs": ("onbeat.cli.runs:logs", "Print the output of a run."),
-        "why": ("onbeat.cli.why:why", "Explain why a schedule ran, or did not, at a time."),
-        "nodes": ("onbeat.cli.nodes:nodes", "List nodes, with their roles and launchers."),
-        "audit": ("onbeat.cli.audit:audit", "List changes, with who made them."),
-    },
-    "Operate": {
-        "pause": ("onbeat.cli.control:pause", "Pause schedules."),
-        "resume": ("onbeat.cli.control:resume", "Resume paused schedules from now on."),
-        "gate": ("onbeat.cli.control:gate", "Stop all schedules, or start them again."),
-        "group": ("onbeat.cli.groups:group", "List groups; set a group's concurrency limit."),
-        "token": ("onbeat.cli.token:token", "Manage API tokens."),
-        "notify": ("onbeat.cli.notify:notify", "List and test notification channels."),
-        "doctor": ("onbeat.cli.doctor:doctor", "Diagnose the installation."),
-        "move": ("onbeat.cli.move:move", "Move a database from SQLite to PostgreSQL."),
-        "completion": ("onbeat.cli.completion:completion", "Print a shell completion script."),
-    },
-}
-ALIASES = {"groups": "onbeat.cli.groups:groups"}  # former spellings, which --help does not list
+from onbeat.host.own_names import ALIASES, SECTIONS
+from onbeat.host.plugs import declarations, find_plugs, is_from_package, load, problem_of
 
 
 @cache
 def sections() -> dict[str, dict[str, tuple[str, str]]]:
-    """Return the verbs by section: the module and name of each, and its line of help.
+    """Return the verbs by section: the reference of each, and its line of help.
 
-    A plug cannot replace a verb of Onbeat.
+    A plug of a package is checked before its verbs are listed; those of Onbeat are not imported.
     """
-    own = {name for section in SECTIONS.values() for name in section}
+    declared = declarations()
     of_plugs = {
         name: (verb.command, verb.help)
-        for plug in declarations().plugs
+        for plug in (find_plugs() if declared.origins else declared).plugs
         for name, verb in plug.verbs.items()
-        if name not in own
     }
     return SECTIONS | {"Systems": of_plugs}
 
@@ -94,10 +50,23 @@ class Verbs(click.Group):
             if (near := did_you_mean(cmd_name, verbs())).startswith("did you mean"):
                 ctx.fail(f"No such command {cmd_name!r}: {near}")
             return None
-        module, name = place.split(":")
-        command = getattr(import_module(module), name)
-        assert isinstance(command, click.Command), f"{name} is not a command"
-        return command
+        try:
+            return load(place, click.Command)
+        except Exception as error:
+            if not _is_of_package(cmd_name):
+                raise
+            ctx.fail(f"the verb {cmd_name!r} of a package cannot be loaded: {problem_of(error)}")
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Call a verb. Warnings about plugs are shown even before it has set up the log."""
+        from onbeat.cli.plug_warnings import show_warnings  # noqa: PLC0415 - not for `--help`
+
+        show_warnings()
+        return super().invoke(ctx)
+
+
+def _is_of_package(verb: str) -> bool:
+    return any(verb in plug.verbs and is_from_package(plug) for plug in declarations().plugs)
 
 
 def _place_of(verb: str) -> str | None:

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from onbeat.app.client import client
-from onbeat.app.setting_sources import CONFIG, FILE
+from onbeat.app.setting_sources import FILE
 from onbeat.app.settings import Settings
 from onbeat.cli.exit_codes import FAILED, INVALID_DEFINITION, UNAVAILABLE, USAGE
 from onbeat.errors import (
@@ -27,6 +27,7 @@ from onbeat.errors import (
     StoreHeld,
     StoreUnusable,
 )
+from onbeat.host.own_names import CONFIG
 from onbeat.service.access import Caller
 from onbeat.service.service import Service
 

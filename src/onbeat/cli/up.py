@@ -19,10 +19,12 @@ from onbeat import __version__
 from onbeat.app import logs
 from onbeat.app.onbeat import Onbeat
 from onbeat.app.parts import check_target
-from onbeat.app.settings import Settings, setting_options, shown_default
+from onbeat.app.setting_sources import PREFIX
+from onbeat.app.settings import Settings, known_settings, setting_options, shown_default
 from onbeat.app.stores import lock_holder
 from onbeat.cli.apply import ApplyOptions, apply_definitions, apply_options, source_of
 from onbeat.cli.exit_codes import FAILED, UNAVAILABLE
+from onbeat.cli.plug_warnings import written
 from onbeat.cli.runtime import JSON, caller, with_service, with_settings, write_json
 from onbeat.cli.supervisor import supervised
 from onbeat.cli.tables import paint
@@ -63,8 +65,23 @@ def with_setting_options(verb: Callable[..., None]) -> Callable[..., None]:
     return verb
 
 
+class _Up(Verb):
+    """`onbeat up`: it names the variable of a setting without an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as unknown:
+            name = unknown.option_name.lstrip("-").replace("-", "_")
+            if name not in known_settings().fields:
+                raise
+            variable = f"{PREFIX}{name.upper()}"
+            problem = f"{name} is a setting without an option (set the variable {variable})"
+            raise click.UsageError(f"No such option {unknown.option_name!r}: {problem}") from None
+
+
 @click.command(
-    cls=Verb,
+    cls=_Up,
     examples=[
         "onbeat up",
         "onbeat up -f schedules.yaml --concurrency 64",
@@ -324,7 +341,7 @@ def start_in_background(
 def _repeat(settings: Settings, output: str) -> None:
     """Print what a node in the background has logged about its API."""
     for line in output.splitlines():
-        if line.startswith("onbeat: "):
+        if line.startswith("onbeat: ") and line not in written:
             click.echo(line, err=True)
         elif line.startswith(("token  ", "api  ")):
             click.echo(line)

@@ -70,7 +70,9 @@ class TargetKinds:
     def __init__(self) -> None:
         self._by_name: dict[str, TargetKind] = {}
         self._by_key: dict[tuple[str, str], TargetKind] = {}
-        self.unresolved_needs: tuple[str, ...] = ()  # what runs need of nodes that do not know them
+        self._unresolved_needs: tuple[str, ...] = ()
+        # Installs the kinds of all plugs, and is removed then: called when a kind is looked up.
+        self.loader: Callable[[], object] | None = None
 
     def install(self, kinds: Iterable[TargetKind]) -> None:
         """Add kinds, all or none; raise ValueError if one could be taken for another.
@@ -94,26 +96,45 @@ class TargetKinds:
                 problem = f"the kind {kind.name!r} runs {field!r} on {on!r}"
                 raise ValueError(f"{problem}, and no kind runs it without `on`")
         self._by_name, self._by_key = by_name, by_key
-        self.unresolved_needs = tuple(_unresolved(*key) for key in by_key)
+        self._unresolved_needs = tuple(_unresolved(*key) for key in by_key)
+
+    @property
+    def unresolved_needs(self) -> tuple[str, ...]:
+        """What runs of these kinds need that were decided by nodes that do not know them."""
+        self._load()
+        return self._unresolved_needs
 
     def all(self) -> tuple[TargetKind, ...]:
         """Return every kind."""
+        self._load()
         return tuple(self._by_name.values())
 
     def find(self, name: str) -> TargetKind | None:
         """Return the kind with this name."""
+        self._load()
         return self._by_name.get(name)
 
     def fields(self) -> tuple[str, ...]:
         """Return the fields of `run:` that name a kind."""
+        self._load()
         return tuple(dict.fromkeys(field for field, _ in self._by_key))
 
     def places(self, field: str) -> dict[str, TargetKind]:
         """Return the kinds that a field can name, by the value of `on`."""
+        self._load()
         return {kind.on: kind for (own, _), kind in self._by_key.items() if own == field}
+
+    def _load(self) -> None:
+        if self.loader is not None:
+            self.loader()
+
+
+def _not_installed() -> None:
+    raise AssertionError("no kinds of target are installed: import onbeat.host.kinds")
 
 
 KINDS = TargetKinds()
+KINDS.loader = _not_installed
 
 UNRESOLVED = "kind:"  # the start of what a run needs whose kind was not known when it was decided
 

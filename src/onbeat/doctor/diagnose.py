@@ -9,9 +9,8 @@ runs some of these checks.
 import asyncio
 import sys
 from collections.abc import Sequence
-from itertools import chain
+from functools import partial
 from pathlib import Path
-from typing import cast
 
 from onbeat.app.peers import peers_of
 from onbeat.app.settings import Settings
@@ -20,8 +19,17 @@ from onbeat.doctor import database, files, machine, workload
 from onbeat.doctor.findings import Check, Finding, InstallationFacts, Level, ok, warn
 from onbeat.errors import InvalidSettings
 from onbeat.host.extras import install_command
-from onbeat.host.plugs import BUILT_IN, find_plugs, load, plugs
+from onbeat.host.plugs import (
+    broken_plugs,
+    guard,
+    is_from_package,
+    load_functions,
+    plugs,
+    problem_of,
+    resolve_all,
+)
 from onbeat.ports.clock import Clock
+from onbeat.ports.plug import Plug
 from onbeat.ports.system import PeerCheck
 from onbeat.stores.sql.diagnostics import DatabaseFacts
 from onbeat.stores.sqlite.diagnostics import LIBRARY
@@ -107,19 +115,25 @@ def judge(facts: InstallationFacts, checks: Sequence[Check] | None = None) -> Se
 
 
 def checks_of_plugs() -> tuple[Check, ...]:
-    """Return the checks of all plugs, and whether every plug could be loaded."""
-    found = [cast("Sequence[Check]", load(each.checks)) for each in plugs() if each.checks]
-    return (installed_plugs, *chain.from_iterable(found))
+    """Return the checks of all plugs, and whether every plug works."""
+    found: list[Check] = [installed_plugs]
+    for plug in plugs():
+        if plug.checks:
+            with guard(plug, "checks"):
+                found += (
+                    partial(_run_check_of, plug, each) for each in load_functions(plug.checks)
+                )
+    return tuple(found)
 
 
 def installed_plugs(_: InstallationFacts) -> Finding | None:
-    """Check whether every plug of an installed package could be loaded."""
-    found = find_plugs()
-    if found.broken:
-        first = found.broken[0]
-        hint = "upgrade or uninstall the package"
-        return warn("plugs", f"{first.name} is left out: {first.problem}", hint)
-    own = [each.name for each in found.plugs[len(BUILT_IN) :]]
+    """Check whether every plug of an installed package can be loaded, with all it refers to."""
+    resolve_all()
+    if broken := broken_plugs():
+        packages = dict.fromkeys(each.origin.package for each in broken)
+        hint = f"upgrade or uninstall {', '.join(packages)}"
+        return warn("plugs", "; ".join(map(str, broken)), hint)
+    own = [each.name for each in plugs() if is_from_package(each)]
     return ok("plugs", f"from packages: {', '.join(own)}") if own else None
 
 
@@ -129,6 +143,21 @@ async def _check_peers(
     if isinstance(settings, InvalidSettings):
         return ()
     return await peers_of(settings, is_start=is_start)
+
+
+def _run_check_of(plug: Plug, check: Check, facts: InstallationFacts) -> Finding | None:
+    """Run a check of a plug. An error in one of a package is a bug of this package."""
+    if not is_from_package(plug):
+        return _run_check(check, facts)
+    name = getattr(check, "__name__", plug.name).replace("_", " ")
+    hint = f"upgrade or uninstall the package of the plug {plug.name}"
+    try:
+        found: object = check(facts)
+    except Exception as error:  # noqa: BLE001 - the other checks still run
+        return warn(name, f"the check failed: {problem_of(error)}", hint)
+    if found is not None and not isinstance(found, Finding):
+        return warn(name, f"the check returned a {type(found).__name__}, not a Finding", hint)
+    return found
 
 
 def _run_check(check: Check, facts: InstallationFacts) -> Finding | None:

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import cast
 
 from onbeat.app.parts import check_target
 from onbeat.app.settings import Settings
 from onbeat.doctor.findings import Check, Finding, InstallationFacts, ok, warn
 from onbeat.errors import InvalidFile, InvalidSchedule
-from onbeat.host.plugs import load, plugs
+from onbeat.host.plugs import guard, load_function, plugs
 from onbeat.ports.system import Groups, SourceFile
 from onbeat.sources.yaml import read_file
 
@@ -38,8 +37,11 @@ def _sources(settings: Settings) -> Iterator[tuple[str, list[str]]]:
         yield str(FILE), list(_problems(_definitions))
     for plug in plugs():
         if plug.source_files:
-            for file in cast("SourceFilesOfPlug", load(plug.source_files))(settings):
-                yield file.name, list(_problems(file.problems))
+            found: list[tuple[str, list[str]]] = []
+            with guard(plug, "source_files"):
+                files: SourceFilesOfPlug = load_function(plug.source_files)
+                found += ((file.name, list(_problems(file.problems))) for file in files(settings))
+            yield from found
 
 
 def _problems(read: Callable[[], Iterable[str]]) -> Iterator[str]:

@@ -6,7 +6,7 @@ packages. A declaration imports nothing: it names everything by references, such
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 Reference = str
 
@@ -34,12 +34,23 @@ class Plug:
     variables: Reference = ""  # of a replaced scheduler: a mapping of names to `Variable`
     make: Reference = ""
     checkers: Reference = ""
-    routes: Reference = ""  # a list of Litestar handlers, outside the prefix of the API
-    api_routes: Reference = ""  # the same, below the prefix of the API
+    routes: Reference = ""  # a list of Litestar handlers, below the prefix of the API
+    root_routes: Reference = ""  # the same, outside the prefix: for clients of another scheduler
+    # Paths of root routes whose problems have the text as `error` too, as such clients expect it.
+    error_paths: tuple[str, ...] = ()
     bodies: Reference = ""  # JSON Schemas of request bodies: (name, schema) by operation id
-    sections: Reference = ""  # of the dashboard: `async (service, surface) -> HTML`
+    # Of the dashboard: `async (service, surface) -> HTML`. It is not called in a process in which
+    # `make` returned no surface: the system is off there.
+    sections: Reference = ""
     verbs: Mapping[str, VerbReference] = field(default_factory=dict)
     checks: Reference = ""  # of `onbeat doctor`: a tuple of functions
     # Files that define something: `(Groups) -> Iterator[SourceFile]`, for `onbeat doctor`.
     source_files: Reference = ""
     peers: Reference = ""  # programs that it depends on: `(PeerContext) -> Sequence[Peer]`
+
+    def references(self) -> dict[str, Reference]:
+        """Return every reference, by what it is."""
+        others = {"name", "error_paths", "verbs"}
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        verbs = {f"verb {name}": each.command for name, each in self.verbs.items()}
+        return {n: each for n, each in found.items() if each and n not in others} | verbs

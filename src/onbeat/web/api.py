@@ -1,10 +1,11 @@
 """The Litestar application: routes, error responses, and the OpenAPI document."""
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http.client import SERVICE_UNAVAILABLE
-from typing import Any, Literal, cast
+from typing import Any
 
 import msgspec
 from litestar import Litestar, MediaType, Response, Router, get
@@ -21,7 +22,8 @@ from litestar.types import ControllerRouterHandler
 
 import onbeat
 from onbeat.errors import OnbeatError, did_you_mean
-from onbeat.host.plugs import load, plugs
+from onbeat.host.plugs import PlugError, guard, is_from_package, load_all, plugs
+from onbeat.ports.plug import Plug
 from onbeat.service.service import Service
 from onbeat.web import pages
 from onbeat.web.live import EventStreams
@@ -44,6 +46,7 @@ from onbeat.web.security.middleware import LARGEST_FILE
 log = logging.getLogger("onbeat.web")
 
 PREFIX = "/api/v1"
+Routes = Sequence[Any]  # the framework refuses what it cannot serve
 ROUTE_MODULES = (schedules, runs, definitions, control, tokens, observe)
 
 
@@ -60,15 +63,8 @@ class RouteDependencies:
 
 def make_api(dependencies: RouteDependencies) -> App:
     """Return the application. The security middleware must have set the caller of a request."""
-    description = ApiDescription()
-    routes = [route for each in ROUTE_MODULES for route in each.ROUTES]
-    handlers: list[ControllerRouterHandler] = [
-        Router(PREFIX, route_handlers=[*routes, *_of_plugs("api_routes"), description.route]),
-        *_of_plugs("routes"),
-        *pages.ROUTES,
-    ]
-    provided = {"service": Provide(provide_service)}
-    description.read(handlers, provided)
+    description, provided = ApiDescription(), {"service": Provide(provide_service)}
+    handlers = _described_handlers(description, provided)
     app = Litestar(
         handlers,
         dependencies=provided,
@@ -96,11 +92,70 @@ def make_api(dependencies: RouteDependencies) -> App:
     return _with_encoded_paths(app)
 
 
-def _of_plugs(where: Literal["routes", "api_routes"]) -> Iterator[ControllerRouterHandler]:
-    """Yield the routes of all plugs: outside the prefix of the API, or below it."""
+def root_names() -> frozenset[str]:
+    """Return the first parts of the paths that plugs serve outside the prefix of the API."""
+    found: set[str] = set()
     for plug in plugs():
-        if reference := getattr(plug, where):
-            yield from cast("Iterable[ControllerRouterHandler]", load(reference))
+        if plug.root_routes:
+            with guard(plug, "root_routes"):
+                found |= {path.split("/")[1] for _, path in _endpoints("/", _routes_of(plug)[1])}
+    return frozenset(found - {""})
+
+
+def _described_handlers(
+    description: "ApiDescription", provided: dict[str, Provide]
+) -> list[ControllerRouterHandler]:
+    """Return all handlers, which are in the document. Those of a broken package are left out."""
+    own = [route for each in ROUTE_MODULES for route in each.ROUTES]
+    below, root = [*own, description.route], list[ControllerRouterHandler](pages.ROUTES)
+    packages = [each for each in plugs() if is_from_package(each)]
+    for plug in plugs():
+        if plug not in packages:
+            of_plug = _routes_of(plug)
+            below, root = [*below, *of_plug[0]], [*root, *of_plug[1]]
+    for plug in packages:
+        if plug.routes or plug.root_routes:
+            with guard(plug, "routes"):
+                of_plug = _routes_of(plug)
+                _refuse_taken(_all_endpoints(below, root), _all_endpoints(*of_plug))
+                more = [*below, *of_plug[0]], [*root, *of_plug[1]]
+                description.read(_handlers(*more), provided)
+                below, root = more
+    handlers = _handlers(below, root)
+    if not description.document:
+        description.read(handlers, provided)
+    return handlers
+
+
+def _handlers(below: Routes, root: Routes) -> list[ControllerRouterHandler]:
+    return [Router(PREFIX, route_handlers=below), *root]
+
+
+def _routes_of(plug: Plug) -> tuple[Routes, Routes]:
+    """Return the routes of a plug: below the prefix of the API, and outside."""
+    return (
+        load_all(plug.routes, object) if plug.routes else (),
+        load_all(plug.root_routes, object) if plug.root_routes else (),
+    )
+
+
+def _all_endpoints(below: Routes, root: Routes) -> list[tuple[str, str]]:
+    return [*_endpoints(PREFIX, below), *_endpoints("/", root)]
+
+
+def _endpoints(prefix: str, handlers: Routes) -> Iterator[tuple[str, str]]:
+    """Yield the method and the path of each route. A parameter of a path has no name."""
+    for handler in handlers:
+        for route in Router(prefix, route_handlers=[handler]).routes:
+            for method in sorted({*route.methods} - {"OPTIONS"}):
+                yield method, re.sub("{[^}]*}", "{}", route.path)
+
+
+def _refuse_taken(taken: list[tuple[str, str]], wanted: list[tuple[str, str]]) -> None:
+    """Refuse a second route, which the framework would ignore."""
+    for n, each in enumerate(wanted):
+        if each in taken or each in wanted[:n]:
+            raise PlugError(f"{' '.join(each)} is another route (choose another path)")
 
 
 class ApiDescription:

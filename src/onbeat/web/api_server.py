@@ -17,7 +17,7 @@ from onbeat.engine.store_retry import until_answered
 from onbeat.errors import ApiUnavailable
 from onbeat.ports.rows import RunRow
 from onbeat.service.service import Service
-from onbeat.web.api import RouteDependencies, make_api
+from onbeat.web.api import RouteDependencies, make_api, root_names
 from onbeat.web.concurrency_limit import limit_concurrency
 from onbeat.web.cors import Cors
 from onbeat.web.identity import with_identity_proof
@@ -115,7 +115,8 @@ class ApiServer:
         )
         first_token = partial(ensure_first_token, tokens, self.settings)
         token_file = await until_answered(first_token, "the API is not up yet", unless=stopped)
-        app = with_identity_proof(Cors(secured, self.settings.cors_origins), tokens.signer)
+        cors = Cors(secured, self.settings.cors_origins, root_names())
+        app = with_identity_proof(cors, tokens.signer)
         self._server = HttpServer(app, self._socket, self._tls)
         await self._server.start()
         return ApiAddress(self.settings.api_url, token_file)

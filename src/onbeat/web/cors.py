@@ -12,7 +12,6 @@ from onbeat.web.security.asgi import App, Message, Receive, Scope, Send, values_
 from onbeat.web.security.bodies import announces_body
 from onbeat.web.security.responses import SecureSend
 
-PATHS = ("/api/", "/schedules", "/run-launcher/", "/runs/", "/timer", "/workflows")
 # Headers by which the security middleware recognizes requests of browsers.
 BROWSER_HEADERS = frozenset({
     b"cookie", b"origin", b"referer", b"sec-fetch-dest", b"sec-fetch-mode", b"sec-fetch-site",
@@ -28,14 +27,18 @@ VARY = (b"vary", b"Origin")
 
 
 class Cors:
-    """Passes requests of pages of these origins to `app`; without origins, it changes nothing."""
+    """Passes requests of pages of these origins to `app`; without origins, it changes nothing.
 
-    def __init__(self, app: App, origins: Collection[str]) -> None:
+    Pages may use the API, and paths that begin with one of `root_names`: not the dashboard.
+    """
+
+    def __init__(self, app: App, origins: Collection[str], root_names: Collection[str]) -> None:
         self._app, self._origins = app, frozenset(origins)
+        self._names = {"api", *root_names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a preflight, or pass the request to the application."""
-        if not self._origins or scope["type"] != "http" or not scope["path"].startswith(PATHS):
+        if not self._origins or scope["type"] != "http" or not self._is_open(scope["path"]):
             await self._app(scope, receive, send)
             return
         found = values_of(scope, b"origin")
@@ -52,6 +55,9 @@ class Cors:
                 VARY,
             )
             await self._app({**scope, "headers": headers}, receive, _WithHeaders(send, added))
+
+    def _is_open(self, path: str) -> bool:
+        return path.lstrip("/").partition("/")[0] in self._names
 
 
 async def _preflight(scope: Scope, send: Send, origin: str) -> None:

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 from litestar import Litestar
 
 from onbeat.core.schedule import ID
 from onbeat.core.schema import schedule_and_parts
-from onbeat.host.plugs import load, plugs
+from onbeat.host.plugs import PlugError, guard, load, plugs
 from onbeat.web.params import INSTANT
 from onbeat.web.problems import PROBLEM_JSON
 
@@ -40,7 +40,10 @@ def complete(app: Litestar) -> Fields:
     for method, operation in _operations(document):
         for parameter in operation.get("parameters", ()):
             parameter["schema"] = _parameter_schema(parameter["schema"])
-        operation["summary"] = SENTENCE_END.split(operation["description"])[0]
+        description = operation.get("description")
+        if not description:
+            raise PlugError(f"the handler of {operation['operationId']} has no docstring")
+        operation["summary"] = SENTENCE_END.split(description)[0]
         _complete_body(operation, bodies)
         _complete_responses(operation, method)
     _complete_body_schemas(document)
@@ -87,7 +90,12 @@ def _bodies_of_plugs() -> Bodies:
     found: Bodies = {}
     for plug in plugs():
         if plug.bodies:
-            found |= cast("Bodies", load(plug.bodies))
+            with guard(plug, "bodies"):
+                bodies: dict[str, Any] = load(plug.bodies, dict)
+                for each in bodies.values():
+                    if not (isinstance(each, tuple) and len(each) == 2 and type(each[1]) is dict):
+                        raise PlugError(f"{plug.bodies} is not of (name, schema) by operation")
+                found |= bodies
     return found
 
 

@@ -1,8 +1,8 @@
 """The dashboard: one HTML page with the current state, readable without a script."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from html import escape
 from importlib.resources import files
-from typing import cast
 
 from litestar import MediaType, Response, get
 from litestar.datastructures import State
@@ -10,7 +10,8 @@ from litestar.di import NamedDependency
 
 import onbeat
 from onbeat.core.time.instants import rfc3339, rfc3339_ms
-from onbeat.host.plugs import load, plugs
+from onbeat.host.plugs import PlugError, guard, load_function, plugs
+from onbeat.ports.plug import Plug
 from onbeat.ports.rows import Overview, RunFilter, RunRow, ScheduleRow
 from onbeat.service.serialize import schedule_words, target_kind
 from onbeat.service.service import Service
@@ -57,9 +58,19 @@ async def _sections(service: Service, systems: Mapping[str, object]) -> str:
     found = []
     for plug in plugs():
         if plug.sections and plug.name in systems:
-            section = cast("Section", load(plug.sections))
-            found.append(await section(service, systems[plug.name]))
+            text = f"<h2>{escape(plug.name)}</h2><p class=bad>This section failed: see the log.</p>"
+            with guard(plug, "the section of the dashboard"):
+                text = await _section_of(plug, service, systems[plug.name])
+            found.append(text)
     return "\n".join(filter(None, found))
+
+
+async def _section_of(plug: Plug, service: Service, surface: object) -> str:
+    section: Section = load_function(plug.sections)
+    text: object = await section(service, surface)
+    if not isinstance(text, str):
+        raise PlugError(f"{plug.sections} returned a {type(text).__name__}, not a str")
+    return text
 
 
 def _page(

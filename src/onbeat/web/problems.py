@@ -24,10 +24,10 @@ from onbeat.errors import (
     StoreUnusable,
     WorkflowIsUsed,
 )
+from onbeat.host.plugs import plugs
 
 PROBLEM_JSON = "application/problem+json"
 RETRY_AFTER = 2  # seconds after which to retry, if the database does not answer
-WITH_ERROR = "/api/schedule/"  # the routes of sessions, whose clients read the key `error`
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,7 +42,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def as_json(self, path: str = "") -> bytes:
         """Return the body of the response to a request for `path`."""
-        if f"{path}/".startswith(WITH_ERROR):
+        if any(f"{path}/".startswith(f"{each}/") for p in plugs() for each in p.error_paths):
             return msgspec.json.encode({"error": self.problem} | msgspec.to_builtins(self))
         return msgspec.json.encode(self)
 

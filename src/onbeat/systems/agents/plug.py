@@ -7,6 +7,6 @@ PLUG = Plug(
     kinds="onbeat.systems.agents.kinds:KINDS",
     make="onbeat.systems.agents.part:make",
     checkers="onbeat.systems.agents.part:checkers",
-    api_routes="onbeat.systems.agents.routes:ROUTES",
+    routes="onbeat.systems.agents.routes:ROUTES",
     bodies="onbeat.systems.agents.routes:BODIES",
 )

@@ -9,7 +9,7 @@ PLUG = Plug(
     variables="onbeat.systems.flows.settings:VARIABLES",
     make="onbeat.systems.flows.part:make",
     checkers="onbeat.systems.flows.part:checkers",
-    routes="onbeat.systems.flows.routes:ROUTES",
+    root_routes="onbeat.systems.flows.routes:ROUTES",
     sections="onbeat.systems.flows.routes:section",
     verbs={
         "timer": VerbReference(

@@ -9,7 +9,7 @@ PLUG = Plug(
     variables="onbeat.systems.workflows.settings:VARIABLES",
     make="onbeat.systems.workflows.part:make",
     checkers="onbeat.systems.workflows.part:checkers",
-    routes="onbeat.systems.workflows.routes:ROUTES",
+    root_routes="onbeat.systems.workflows.routes:ROUTES",
     verbs={
         "workflows": VerbReference(
             "onbeat.systems.workflows.verbs:workflows", "Workflows: list, show and delete DAGs."
