@@ -313,6 +313,8 @@ REPORTED = {
     "checks not a tuple": ("checks.py", "(chat_token,)", "chat_token", "checks: onbeat_chat.checks:CHECKS is a function, not a tuple"),
     "section name": ("plug.py", "page:section", "page:sctn", "sections: the module onbeat_chat.page has no sctn"),
     "verb name": ("plug.py", "verbs:chat", "verbs:cht", "verb chat: the module onbeat_chat.verbs has no cht"),
+    "routes not a tuple": ("routes.py", "[channels]", "channels", "routes: onbeat_chat.routes:ROUTES is a "),
+    "section not a function": ("plug.py", "page:section", "kinds:KINDS", "sections: onbeat_chat.kinds:KINDS is a tuple, not a function"),
     "routes name": ("plug.py", "routes:ROUTES", "routes:RTS", "routes: the module onbeat_chat.routes has no RTS"),
     "page import": ("page.py", "async def", f"{BOOM}\nasync def", "sections: RuntimeError: boom"),
 }  # fmt: skip

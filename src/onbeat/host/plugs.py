@@ -26,6 +26,8 @@ log = logging.getLogger("onbeat.plugs")
 T = TypeVar("T")
 
 GROUP = "onbeat.plugins"
+FUNCTIONS = {"make", "checkers", "sections", "source_files", "peers"}  # what these refer to
+TUPLES = {"kinds", "routes", "root_routes", "checks"}
 BUILT_IN: tuple[Reference, ...] = (
     "onbeat.launchers.command.plug:PLUG",
     "onbeat.launchers.python.plug:PLUG",
@@ -165,7 +167,12 @@ def resolve_all() -> None:
         if is_from_package(plug):
             for what, reference in plug.references().items():
                 with guard(plug, what):
-                    load(reference, object)
+                    if what in FUNCTIONS:
+                        load_function(reference)
+                    elif what in TUPLES:
+                        load_all(reference, object)
+                    else:
+                        load(reference, object)
 
 
 def load(reference: Reference, expected: type[T]) -> T:
