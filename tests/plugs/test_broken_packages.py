@@ -141,7 +141,7 @@ def test_second_package_with_the_same_kind_is_left_out(chat, tmp_path):
     (tmp_path / "other_chat.py").write_text(
         "from onbeat.ports.plug import Plug\nfrom onbeat.core.target_kinds import TargetKind\n"
         "PLUG = Plug(name='other', kinds='other_chat:KINDS')\n"
-        "KINDS = [TargetKind(name='bell', schema={}), TargetKind(name='chat', schema={})]\n"
+        "KINDS = [TargetKind(name=name, schema={'properties': {name: {}}}) for name in ('bell', 'chat')]\n"
     )
     sys.path.append(str(tmp_path))
     try:
