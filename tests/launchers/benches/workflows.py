@@ -47,6 +47,9 @@ def invalid_workflows():
     return [
         Target("workflow", {"workflow": "", "version": 1, "user_id": "ada"}),
         Target("workflow", {"workflow": "work", "version": -1, "user_id": "ada"}),
+        Target("workflow", {"workflow": "succeed", "user_id": "ada"}),
+        Target("workflow", {"workflow": "succeed", "version": "1", "user_id": "ada"}),
+        Target("workflow", {"workflow": "succeed", "version": 1, "user_id": "ada", "cdw": 1}),
     ]
 
 

@@ -26,13 +26,7 @@ class WorkflowLauncher:
         self._run_launcher, self._report_timeout = run_launcher, report_timeout
 
     def check(self, target: Target) -> None:
-        fields = target.fields
-        check_names(fields, {"workflow", "version", "user_id", "inputs"})
-        if target.has_templates:
-            raise InvalidSchedule("", "a workflow cannot contain templates", hint="its DAG can")
-        check_text("workflow", fields.get("workflow"))
-        check_workflow(fields.get("workflow"), fields.get("version"))
-        check_text("user_id", fields.get("user_id"))
+        read_workflow(target)
 
     def offers(self) -> Iterable[str]:
         launcher = self._run_launcher
@@ -44,13 +38,14 @@ class WorkflowLauncher:
 
     async def launch(self, attempt: Attempt) -> tuple[Outcome, str]:
         assert self._run_launcher is not None, "without an executor it offers nothing"
-        fields = attempt.target.fields
-        workflow_id, version = str(fields["workflow"]), fields["version"]
-        assert isinstance(version, int), "`check` accepted it"
+        try:
+            workflow_id, version, user_id = read_workflow(attempt.target)
+        except InvalidSchedule as refused:  # defined by another version
+            return Failed(str(refused), "invalid_target", retryable=False), ""
         hand_over = self._run_launcher.hand_over(
             workflow_id,
             version,
-            str(fields["user_id"]),
+            user_id,
             attempt.run_at,
             attempt.key,
             owner=attempt.user_id,
@@ -79,3 +74,18 @@ class WorkflowLauncher:
 
     async def close(self) -> None:
         """Do nothing: the HTTP client owns the connections."""
+
+
+def read_workflow(target: Target) -> tuple[str, int, str]:
+    """Return the workflow, version and user of a target, or refuse it."""
+    fields = target.fields
+    check_names(fields, {"workflow", "version", "user_id", "inputs"})
+    if target.has_templates:
+        raise InvalidSchedule("", "a workflow cannot contain templates", hint="its DAG can")
+    workflow_id, version, user_id = map(fields.get, ("workflow", "version", "user_id"))
+    check_text("workflow", workflow_id)
+    check_workflow(workflow_id, version)
+    check_text("user_id", user_id)
+    assert isinstance(workflow_id, str), "checked above"
+    assert isinstance(version, int), "checked above"
+    return workflow_id, version, str(user_id)
