@@ -262,6 +262,22 @@ def test_sent_prompt_cannot_be_canceled():
     assert not launcher.can_cancel(Target("session", {"session": {"prompt": "x"}}))
 
 
+def test_run_that_is_not_launched_here_is_not_left():
+    line = Line(made("s"), OK, states=[HttpResponse(200, "OK", {"isBusy": True})] * 2)
+
+    async def whole():
+        store = await SqliteStore.open(None, clock=ManualClock())
+        launcher = SessionLauncher(
+            check_url=CHECKS, ask=line.ask, store=store, url="http://127.0.0.1:1"
+        )
+        assert launcher.leave([1]) == frozenset()
+        outcome, _ = await launcher.launch(an_attempt(1))
+        await store.close()
+        return outcome
+
+    assert asyncio.run(whole()) == Succeeded({"sessionId": "s"})
+
+
 def test_node_without_a_server_offers_only_targets_with_a_url():
     assert SessionLauncher(check_url=CHECKS, url="").offers() == ("session:url",)
     with_one = SessionLauncher(check_url=CHECKS, url="http://127.0.0.1:1")

@@ -68,7 +68,8 @@ class SessionLauncher:
         self._check_url, self._url, self._ask, self._store = check_url, url, ask, store
         self._cwd, self._busy_delay, self._most, self._callback = cwd, busy_delay, most, callback
         self._public_only = public_only
-        self._followed: set[int] = set()  # runs whose sessions are busy
+        self._launched: set[int] = set()  # runs that are being launched or followed
+        self._followed: set[int] = set()  # of these, the runs whose sessions are busy
         self._left: set[int] = set()  # of these, the runs that this node leaves to another
         self._stopping: set[int] = set()  # runs that are not followed any longer
 
@@ -94,6 +95,7 @@ class SessionLauncher:
 
     async def launch(self, attempt: Attempt) -> tuple[Outcome, str]:
         lines: list[str] = []
+        self._launched.add(attempt.run_id)
         try:
             outcome = await self._launch(attempt, lines)
         except InvalidSchedule as refused:
@@ -101,15 +103,16 @@ class SessionLauncher:
         except OnbeatError as broken:  # of the store: the prompt may have been sent
             outcome = Lost() if attempt.may_run else Failed(str(broken))
         finally:
-            for each in (self._followed, self._left, self._stopping):
+            for each in (self._launched, self._followed, self._left, self._stopping):
                 each.discard(attempt.run_id)
         return outcome, "".join(f"{line}\n" for line in lines)
 
     def leave(self, run_ids: Collection[int]) -> Collection[int]:
         """Leave runs whose sessions are busy to another node; finish sending the others."""
-        left = self._followed & set(run_ids)
+        known = self._launched & set(run_ids)
+        left = self._followed & known
         self._left |= left
-        self._stopping |= set(run_ids) - left
+        self._stopping |= known - left
         return frozenset(left)
 
     async def tidy(self) -> None:
