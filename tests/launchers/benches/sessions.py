@@ -11,6 +11,7 @@ from tests.launchers.benches.documents import Stores
 from tests.launchers.benches.requests import NOWHERE, OWNED, REPEATED, callback
 from tests.launchers.benches.server import LoopThread
 from tests.systems.sessions.conftest import Server
+from tests.waiting import until
 
 
 class RecordingServer(Server):
@@ -19,11 +20,13 @@ class RecordingServer(Server):
     def __init__(self, folder):
         super().__init__(folder)
         self.keys, self.callbacks = [], []
+        self.answers = True  # whether it answers the messages that it has
 
     async def _message(self, request):
         answered = await super()._message(request)
         if answered.status == 200:
             self.keys.append(request.headers["Idempotency-Key"])
+            await until(lambda: self.answers)
             if "Onbeat-Callback" in request.headers:
                 self.callbacks.append(request.headers["Onbeat-Callback"].rpartition("/")[2])
         return answered

@@ -35,12 +35,14 @@ LONGEST_ANSWER = 5 * 60_000  # timeout of one request, in milliseconds
 FIRST_LOOK, LAST_LOOK, SLOWER = 0.05, 2.0, 1.5  # poll interval: first, last (s), growth factor
 SILENT_FOR = 60.0  # seconds for which the state of a session may be unavailable
 LONGEST_WORK = 60 * 60_000  # how long a session without a timeout is followed, in milliseconds
+ANSWERS_WITHIN = 8.0  # seconds to wait for the answer to a prompt whose run is cancelled
 STOPS_WITHIN, STOP_LOOKS = 5.0, 20  # seconds for a stopped session to become idle, and polls
 LONGEST_USE = 30 * 60_000  # how long a session for one run is kept if its outcome is unknown
 TRIES = 2  # known sessions that a run tries before a new one is created
 OVERLOADED = (409, 429)  # a server that creates no session now
 LOST = "its node stopped responding while sending: it may have arrived, and is not sent again"
 STOPPED, AT_WORK = "the session was stopped", "the session may still be working"
+REFUSED = "the server did not accept the prompt"
 GIVEN_UP = 7 * 86_400_000  # a session that could not be deleted for this long is forgotten
 
 
@@ -143,7 +145,7 @@ class SessionLauncher:
                     unavailable.add(session.url)
 
     def kill(self, run_ids: Collection[int]) -> None:
-        """Do nothing: cancelling the launch aborted the request."""
+        """Do nothing: a session is stopped by its server, as the cancelled launch requests."""
 
     async def recover(self) -> int:
         return 0  # a request ends with its process
@@ -214,17 +216,35 @@ class SessionLauncher:
 
     async def _send_prompt(
         self, session: ChatSession, prompt: Prompt, attempt: Attempt, lines: list[str]
-    ) -> tuple[HttpResponse | Failed, SentPrompt]:
-        """Send the prompt, and keep it registered only if the server accepted it."""
-        body = {"prompt": prompt.text, "source": "scheduler", "scheduleSlug": attempt.schedule_id}
+    ) -> tuple[HttpResponse | Failed | Canceled, SentPrompt]:
+        """Send the prompt. If that is cancelled, wait for the answer, and stop the session."""
         headers = {"Idempotency-Key": attempt.key}
         if prompt.feedback and self._callback is not None:
             headers |= await self._callback(attempt.key)
-        at = f"/api/sessions/{quote(session.session_id, safe='')}/messages"
         sent = await self._registry.record_sending(attempt, session)
+        sending = asyncio.create_task(self._post_prompt(sent, prompt, attempt, lines, headers))
+        try:
+            return await asyncio.shield(sending), sent
+        except asyncio.CancelledError:
+            canceled: list[Canceled] = []
+            await finish_despite_cancel(self._cancel_sending(canceled, sending, sent, lines))
+            return canceled[0], sent
+
+    async def _post_prompt(
+        self,
+        sent: SentPrompt,
+        prompt: Prompt,
+        attempt: Attempt,
+        lines: list[str],
+        headers: Mapping[str, str],
+    ) -> HttpResponse | Failed:
+        """Send the prompt, and keep it registered only if the server accepted it."""
+        session = sent.session
+        body = {"prompt": prompt.text, "source": "scheduler", "scheduleSlug": attempt.schedule_id}
+        at = f"/api/sessions/{quote(session.session_id, safe='')}/messages"
         answer = await self._post(session, at, body, attempt, lines, headers=headers)
         try:
-            if isinstance(answer, HttpResponse) and 200 <= answer.status < 300:
+            if _is_accepted(answer):
                 await self._registry.record_accepted(attempt, sent)
             else:
                 await self._registry.forget_prompt(attempt)
@@ -234,7 +254,36 @@ class SessionLauncher:
                 attempt.schedule_id,
                 broken,
             )
-        return answer, sent
+        return answer
+
+    async def _cancel_sending(
+        self,
+        found: list[Canceled],
+        sending: asyncio.Task[HttpResponse | Failed],
+        sent: SentPrompt,
+        lines: list[str],
+    ) -> None:
+        """Wait briefly for the answer to a prompt, and stop the session unless it was refused.
+
+        A session that refused the prompt may be working on another one. A prompt without an answer
+        may have been accepted.
+        """
+        await asyncio.wait([sending], timeout=ANSWERS_WITHIN)
+        if not sending.done():
+            sending.cancel()
+            await asyncio.wait([sending])
+        if sending.cancelled():
+            lines.append("no answer before the cancellation: the prompt may have arrived")
+        elif _is_refused(sending.result()):
+            found.append(Canceled(f"canceled: {REFUSED}"))
+            return
+        result = await self._stop(sent.session, lines)
+        log.info(
+            "[SCHEDULER] %s: canceled while the prompt was being sent: %s",
+            sent.session.schedule_id,
+            result,
+        )
+        found.append(Canceled(f"canceled: {result}"))
 
     async def _post(
         self,
@@ -266,14 +315,14 @@ class SessionLauncher:
 
     async def _outcome(
         self,
-        answer: HttpResponse | Failed,
+        answer: HttpResponse | Failed | Canceled,
         sent: SentPrompt,
         prompt: Prompt,
         attempt: Attempt,
         lines: list[str],
     ) -> Outcome:
         """Return the outcome of a message, following the session if need be."""
-        if isinstance(answer, Failed):
+        if not isinstance(answer, HttpResponse):
             return answer
         if answer.status == 409:
             return Busy(BUSY, self._busy_delay)
@@ -412,8 +461,20 @@ class SessionLauncher:
         return SessionRegistry(self._store)
 
 
+def _is_accepted(answer: HttpResponse | Failed) -> bool:
+    return isinstance(answer, HttpResponse) and 200 <= answer.status < 300
+
+
+def _is_refused(answer: HttpResponse | Failed) -> bool:
+    """Return whether the server certainly has not accepted a prompt."""
+    if isinstance(answer, Failed):
+        return answer.reason in UNSENT
+    return not _is_accepted(answer)
+
+
 def _is_gone(answer: HttpResponse | Failed) -> bool:
     return isinstance(answer, HttpResponse) and (answer.status < 300 or answer.status in GONE)
 
 
 GONE = (404, 405, 410, 501)  # it does not exist, or its server cannot delete sessions
+UNSENT = ("launch_failed", "invalid_target")  # reasons of requests that did not reach the server
