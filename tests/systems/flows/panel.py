@@ -34,6 +34,7 @@ class FakePanel(EXAMPLE_PANEL.FlowPanel):
         super().__init__(flows, **given)
         self.fails, self.status, self.unknown = {}, None, 0
         self.hangs = asyncio.Event()  # while it is set, launches are made and not answered
+        self.text = None  # while it is set, every status is answered with this text
         self.looks = []  # the queries of status requests
         self.launched = []  # all executions in order, also deleted ones
 
@@ -77,7 +78,10 @@ class FakePanel(EXAMPLE_PANEL.FlowPanel):
             self.unknown -= 1
             detail = f"Execution {request.match_info['fid']} not found after 1s."
             return EXAMPLE_PANEL.refusal(404, "NotFoundException", detail)
-        return self._failure(request) or await super()._status(request)
+        failure = self._failure(request)
+        if failure is None and self.text is not None:
+            return web.Response(text=self.text)
+        return failure or await super()._status(request)
 
     def _failure(self, request):
         for begin, status in self.fails.items():

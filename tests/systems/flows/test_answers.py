@@ -11,6 +11,7 @@ from onbeat.systems.flows.answers import (
     Launched,
     Unavailable,
     UnknownFlow,
+    Unreadable,
     is_canceled,
     panel_error_text,
     read_form,
@@ -23,6 +24,7 @@ PATH = "/-/127.0.0.1/8125/-/"
 UNSENT = Failed("connection refused", "launch_failed")
 UNANSWERED = Failed("no answer within 60 s", "timeout")
 FORBIDDEN = Failed("an address that is not public", "invalid_target", retryable=False)
+NO_OBJECT = "no JSON object of up to 1 MiB"
 PHRASES = {200: "OK", 204: "No Content", 404: "Not Found", 502: "Bad Gateway"}
 
 
@@ -142,7 +144,9 @@ def test_launch_without_an_answer_is_lost_if_it_may_have_arrived(given, found):
         *((answer(200, {"status": each}), FlowStatus(each)) for each in ("starting", "awaiting")),
         (answer(200, {"status": "running", "final": "1"}), FlowStatus("running")),
         (answer(200, {}), FlowStatus("None")),
-        (answer(200, "<html>"), FlowStatus("None")),
+        (answer(200, "<html>"), Unreadable(f"HTTP 200 OK, and {NO_OBJECT}: '<html>'")),
+        (answer(200, ["running"]), Unreadable(f"HTTP 200 OK, and {NO_OBJECT}: ['running']")),
+        (answer(302), Unreadable(f"HTTP 302, and {NO_OBJECT}: None")),
         (UNSENT, Unavailable("connection refused")),
         (UNANSWERED, Unavailable("no answer within 60 s")),
         (answer(502), Unavailable("HTTP 502: Bad Gateway")),

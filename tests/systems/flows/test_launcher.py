@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from functools import partial
 
 import pytest
 
@@ -9,6 +10,7 @@ from onbeat.app.parts import check_target
 from onbeat.core.schedule import read_schedule
 from onbeat.engine.recorder import OutcomeRecorder
 from onbeat.errors import InvalidSchedule, InvalidSettings
+from onbeat.systems.flows import follow
 from onbeat.systems.flows.panel import Panel
 from onbeat.systems.flows.system import LAUNCHES
 from onbeat.systems.flows.target import check_url
@@ -178,6 +180,61 @@ def test_failing_panel_is_polled_until_it_answers(world, logged):
     assert run.status == "SUCCESS"
     away = [line for level, line in logged() if level == "ERROR" and "does not answer" in line]
     assert len(away) == 1
+
+
+def test_unreadable_answer_of_the_panel_is_logged_once_and_polled_again(world, logged):
+    world.hourly()
+    world.panel.text = "<html>maintenance"
+
+    async def story(its):
+        await its.tick("1h")
+        await its.until(lambda: len(its.panel.looks) > 2)
+        its.panel.text = None
+        await its.beat.settle()
+        (run,) = await its.beat.runs()
+        return run
+
+    run = world.play(story)
+    assert run.status == "SUCCESS"
+    lines = [line for level, line in logged() if level == "ERROR" and "cannot be read" in line]
+    assert len(lines) == 1
+    assert "'<html>maintenance'" in lines[0]
+
+
+def test_run_whose_status_stays_unreadable_is_lost(world, monkeypatch):
+    monkeypatch.setattr(follow, "UNREADABLE_FOR", 0.2)
+    world.hourly(retry_count=3, retry_delay=0)
+    world.panel.flows[URL] = Flow("x" * 1_100_000, [])
+    run = played(world)
+    assert (run.status, run.reason, run.attempt) == ("FAILED", "lost", 1)
+    assert (
+        "could not be read for 0.2 s: HTTP 200 OK, and no JSON object of up to 1 MiB" in run.error
+    )
+    assert run.error.endswith("it may be running, and is not launched again")
+    assert len(world.panel.launched) == 1
+    assert len(world.panel.looks) > 1
+
+
+def test_panel_that_does_not_answer_in_between_is_polled_on(world, monkeypatch):
+    """Its proxy is restarted: the time of unreadable answers begins again."""
+    monkeypatch.setattr(follow, "UNREADABLE_FOR", 0.2)
+    world.hourly()
+
+    async def story(its):
+        its.panel.text = "<html>"
+        await its.tick("1h")
+        for _ in range(3):
+            await its.until(partial(len, its.panel.looks))
+            its.panel.looks.clear()
+            its.panel.fails = {"/outputs": 502}
+            await its.until(partial(len, its.panel.looks))
+            its.panel.looks.clear()
+            its.panel.fails = {}
+        its.panel.text = None
+        await its.beat.settle()
+        return await its.statuses()
+
+    assert world.play(story) == [("SUCCESS", None)]
 
 
 @pytest.mark.parametrize("status", [403, 408, 429])

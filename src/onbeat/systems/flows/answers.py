@@ -10,6 +10,7 @@ from contextlib import suppress
 import msgspec
 
 from onbeat.core.runs.run import Failed, Succeeded
+from onbeat.errors import quote_value
 from onbeat.ports.http import HttpResponse
 
 LONGEST_ID = 200
@@ -45,6 +46,12 @@ class Launched(msgspec.Struct, frozen=True):
 
 class UnknownFlow(msgspec.Struct, frozen=True):
     """The panel does not know a flow: not yet, or not any more."""
+
+    error: str
+
+
+class Unreadable(msgspec.Struct, frozen=True):
+    """The panel answered, but with no JSON object: a proxy's page, or more than is read of it."""
 
     error: str
 
@@ -91,7 +98,7 @@ def read_launch(answer: Answer) -> Launched | Unavailable | Failed:
     return Launched(found)
 
 
-def read_status(answer: Answer) -> FlowStatus | UnknownFlow | Unavailable:
+def read_status(answer: Answer) -> FlowStatus | UnknownFlow | Unavailable | Unreadable:
     """Return the status of a flow, with its outcome if it has ended."""
     if isinstance(answer, Failed):
         return Unavailable(answer.error)
@@ -99,7 +106,10 @@ def read_status(answer: Answer) -> FlowStatus | UnknownFlow | Unavailable:
         return UnknownFlow(panel_error_text(answer))
     if answer.status >= 400:  # the flow may still be known
         return Unavailable(panel_error_text(answer))
-    body = answer.body if isinstance(answer.body, Mapping) else {}
+    body = answer.body
+    if not isinstance(body, Mapping):
+        problem = f"{status_line(answer)}, and no JSON object of up to 1 MiB"
+        return Unreadable(f"{problem}: {quote_value(body)}")
     status = str(body.get("status"))
     if status == "finished":
         return FlowStatus(status, Succeeded(_result(body)))
