@@ -17,7 +17,7 @@
     ├── NotAllowed         the caller lacks the permission
     ├── ApiUnavailable     the API is not available at an address: choose another, or start a node
     ├── StoreHeld          another node uses this store: stop that node, or connect as a client
-    ├── StoreUnusable      the store cannot be opened: an operator must repair or replace it
+    ├── StoreUnusable      the store cannot be used: an operator must repair or replace it
     ├── NodeDeclaredLost   other nodes declared this node lost: it ends its runs and registers again
     └── StoreFailed        a call failed and changed nothing: it may be retried later
         └── StoreInDoubt   no answer came: whether it took effect is unknown, so check
@@ -222,7 +222,7 @@ class StoreHeld(OnbeatError):  # noqa: N818 - it names what is wrong
 
 
 class StoreUnusable(OnbeatError):  # noqa: N818 - it names what is wrong
-    """The store is damaged, newer than this program, of another kind, or unreachable."""
+    """The store is damaged, newer than this program, of another kind, unreachable, or closed."""
 
 
 class StoreFailed(OnbeatError):  # noqa: N818 - it names what is wrong

@@ -20,7 +20,7 @@ from onbeat.core.schedule import Schedule, from_definition
 from onbeat.core.target import Target
 from onbeat.core.time.instants import parse_instant
 from onbeat.core.triggers.past import NO_PAST
-from onbeat.errors import NoSuchSchedule, StoreHeld
+from onbeat.errors import NoSuchSchedule, StoreHeld, StoreUnusable
 from onbeat.events import (
     NodeLost,
     NodeStarted,
@@ -1901,3 +1901,25 @@ BECOMES = {
     "run.canceled": "CANCELED",
     "run.skipped": "SKIPPED",
 }
+
+
+# -- a closed store
+
+
+async def test_calls_of_a_closed_store_are_refused_immediately(world):
+    """A client may still hold it, such as a launch that ends after its node."""
+    store, node = await world.second(), a_node("late")
+    await store.schedules()
+    await store.close()
+    world._opened.remove(store)
+    async with asyncio.timeout(5):
+        for call in (
+            store.keep("note", "a", {}),
+            store.kept("note", "a"),
+            store.schedules(),
+            store.heartbeat(node),
+            store.claim(node, limit=1),
+            store.next_due(after=0),
+        ):
+            with pytest.raises(StoreUnusable, match="the store is closed"):
+                await call

@@ -578,4 +578,4 @@ class Store(Protocol):
         """Return the signing key of this store, which is `fresh` if it had none."""
 
     async def close(self) -> None:
-        """Close the store, after all pending calls."""
+        """Close the store, after all pending calls; later ones raise StoreUnusable."""

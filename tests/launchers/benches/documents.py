@@ -21,5 +21,5 @@ class Stores:
         return None if row is None else row.body
 
     async def close(self):
-        for each in self._open:
-            await each.close()
+        while self._open:
+            await self._open.pop().close()

@@ -292,7 +292,10 @@ class PostgresWorkers:
             pooled.close()
 
     async def _submit(self, work: Callable[[], Answer[T]]) -> T:
-        done = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        try:
+            done = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        except RuntimeError:  # of the pool: it takes no more calls
+            raise StoreUnusable("the store is closed") from None
         done.add_done_callback(self._notify_listener)
         # Shielded: a caller that is cancelled must not undo what may already be committed.
         answer, _, _ = await asyncio.shield(done)

@@ -34,6 +34,7 @@ ROW_COUNTS = (128, 64, 32, 16, 8, 4, 2, 1)  # rows in a statement: few sizes sta
 LARGEST_GROUP = 500  # calls in one commit
 YIELD_AFTER = 0.02  # seconds of uninterrupted commits until other processes get the lock
 YIELD_FOR = 0.001  # seconds
+CLOSED = "the store is closed"
 
 T = TypeVar("T")
 
@@ -249,6 +250,7 @@ class ThreadedWorker:
         self._another, self._clock, self._listener = another, clock, listener
         self._writer = _ConnectionThread(writing, clock, listener)
         self._readers: dict[str, _ConnectionThread] = {}  # opened when they are needed
+        self._is_closed = False
 
     async def write(self, call: Call[T]) -> T:
         return await self._writer.submit(call, commit)
@@ -263,12 +265,13 @@ class ThreadedWorker:
         return await self._writer.submit(call, execute_reads)
 
     def close(self) -> None:
+        self._is_closed = True
         for reader in self._readers.values():
             reader.close()
         self._writer.close()
 
     def _reader(self, user: str) -> "_ConnectionThread":
-        if self._another is None:
+        if self._another is None or self._is_closed:
             return self._writer
         if user not in self._readers:
             self._readers[user] = _ConnectionThread(self._another(), self._clock, self._listener)
@@ -283,6 +286,7 @@ class _ConnectionThread:
 
     def __init__(self, connection: apsw.Connection, clock: Clock, listener: Listener) -> None:
         self._connection, self._clock, self._listener = connection, clock, listener
+        self._is_closed, self._closing = False, threading.Lock()
         self._queue: queue.SimpleQueue[tuple[PendingCall[Any], Execute] | None] = (
             queue.SimpleQueue()
         )
@@ -291,12 +295,17 @@ class _ConnectionThread:
 
     async def submit(self, call: Call[T], execute: Execute) -> T:
         pending = PendingCall(call, asyncio.get_running_loop().create_future())
-        self._queue.put((pending, execute))
+        with self._closing:  # the thread would never execute a call that is queued after its end
+            if self._is_closed:
+                raise StoreUnusable(CLOSED)
+            self._queue.put((pending, execute))
         # Shielded: a caller that is cancelled must not undo what may already be committed.
         return await asyncio.shield(pending.future)  # type: ignore[arg-type]  # it was just made
 
     def close(self) -> None:
-        self._queue.put(None)
+        with self._closing:
+            self._is_closed = True
+            self._queue.put(None)
         self._thread.join()
         self._connection.close()
 
@@ -406,6 +415,8 @@ def as_store_error(broken: Exception) -> Exception:
             return StoreFailed(f"another process held the database for more than {BUSY_LIMIT:g} s")
         case apsw.CorruptError() | apsw.NotADBError():
             return StoreUnusable(f"the database is damaged: {broken}")
+        case apsw.ConnectionClosedError():
+            return StoreUnusable(CLOSED)
         case apsw.ReadOnlyError():
             return StoreFailed("the database file or its folder is not writable")
         case apsw.ConstraintError() | apsw.SQLError():
