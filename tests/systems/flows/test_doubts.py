@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -45,6 +46,22 @@ class Failing:
             return await found(*given, **named)
 
         return failing
+
+
+class Answering:
+    """A store whose given methods return given answers."""
+
+    def __init__(self, store, **answers):
+        self._store, self._answers = store, answers
+
+    def __getattr__(self, name):
+        if not self._answers.get(name):
+            return getattr(self._store, name)
+
+        async def answering(*_):
+            return self._answers[name].pop(0)
+
+        return answering
 
 
 def launched(world, *attempts, book=None, before=None, **fails):
@@ -115,6 +132,51 @@ def test_scheduler_with_a_failing_store_launches_nothing_twice(world):
     assert len(world.panel.launched) == 1
 
 
+# -- nodes that were frozen
+
+
+@pytest.mark.parametrize("may_run", [False, True])
+def test_frozen_node_does_not_launch_a_flow_that_another_node_has_finished(world, logged, may_run):
+    """Its attempt finds no launch: the other node has deleted it with the outcome."""
+    world.hourly()
+
+    async def story(its):
+        await its.let_pass("1h")
+        (run,) = await its.beat.runs()
+        await until_none_is_kept(its, MADE)
+        stale = an_attempt(run.run_id, may_run=may_run)
+        outcome, _ = await launcher_of(its.beat, "flow").launch(stale)
+        return run, outcome, await its.service.list_documents(MADE)
+
+    run, outcome, documents = world.play(story)
+    assert (run.status, outcome, documents) == ("SUCCESS", Lost(), [])
+    assert len(world.panel.launched) == 1
+    line = f"run {run.run_id} was taken over by another node: nothing was launched"
+    assert ("WARNING", f"flow {KEY}: {line}") in logged()
+
+
+def test_node_that_is_frozen_while_it_logs_its_launch_launches_nothing(world):
+    """The run is taken over between the first check and the entry in the launch log."""
+    world.hourly()
+    world.panel.status = "running"
+
+    async def story(its):
+        await its.tick("1h")
+        row = await its.until_named()
+        flows = launcher_of(its.beat, "flow")
+        claims = [replace(row, fence=1), replace(row, fence=2)]
+        store = Answering(store_of(its.beat), kept=[None], run=claims)
+        frozen = FlowLauncher(flows._panel, store)
+        outcome, _ = await frozen.launch(an_attempt(row.run_id, may_run=True))
+        await frozen.close()
+        its.panel.status = None
+        await its.beat.settle()
+        return outcome, await its.statuses()
+
+    assert world.play(story) == (Lost(), [("SUCCESS", None)])
+    assert len(world.panel.launched) == 1
+
+
 # -- the launch log
 
 
@@ -177,9 +239,9 @@ def test_canceled_launch_in_doubt_is_lost(world):
     assert found.reason == "lost"
 
 
-async def until_none_is_kept(its):
+async def until_none_is_kept(its, kind=TO_END):
     while True:
-        if not await its.service.list_documents(TO_END):
+        if not await its.service.list_documents(kind):
             return
         await asyncio.sleep(0.01)
 

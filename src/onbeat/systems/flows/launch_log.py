@@ -52,6 +52,14 @@ class LaunchLog:
         )
         return found if detached else None
 
+    async def is_current(self, attempt: Attempt) -> bool:
+        """Return whether no other node has taken over the run of an attempt, or decided it.
+
+        A run that is not in the store was never claimed: its attempt is the caller's own.
+        """
+        run = await self._store.run(attempt.run_id)
+        return run is None or run.fence == attempt.fence
+
     async def save(self, attempt: Attempt, launch: FlowLaunch) -> None:
         """Store a launch, and report its id as the external id of the run."""
         user = attempt.user_id

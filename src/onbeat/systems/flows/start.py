@@ -8,7 +8,7 @@ cancelled, for the id of the launch.
 import asyncio
 from json import dumps
 
-from onbeat.core.runs.run import Failed, Outcome
+from onbeat.core.runs.run import Failed, Lost, Outcome
 from onbeat.engine.concurrency import finish_despite_cancel
 from onbeat.errors import OnbeatError
 from onbeat.ports.store import Attempt
@@ -19,6 +19,7 @@ from onbeat.systems.flows.panel import Panel, PanelAway, PanelRefuses
 from onbeat.systems.flows.target import Flow
 from onbeat.systems.flows.tracked_launch import TrackedLaunch
 
+TAKEN_OVER = "was taken over by another node: nothing was launched"
 TRIGGERED_BY = "timer"  # sent to the panel, except for manual runs
 
 
@@ -36,7 +37,9 @@ class FlowStart:
         try:
             if (refused := await self._check_form()) is not None:
                 return refused
-            await self._tracked.begin()
+            if not await self._tracked.begin():
+                self._output.warn(f"run {self._attempt.run_id} {TAKEN_OVER}")
+                return Lost()
         except PanelAway as away:
             return self._output.busy(str(away))
         except PanelRefuses as refused:

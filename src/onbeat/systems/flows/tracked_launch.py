@@ -1,7 +1,7 @@
 """`TrackedLaunch`: the launch of one attempt, kept in step with the launch log.
 
-- A launch is logged before it is requested (`begin`). Until its outcome is recorded it stays in the
-  log, as a node may die before that.
+- A launch is logged before it is requested (`begin`), unless another node has the run by now. Until
+  its outcome is recorded it stays in the log, as a node may die before that.
 - Its id is logged when the panel returns it (`name`). If the store fails then, the flow is followed
   nevertheless, and the id is logged later (`save_again`).
 - A launch that was certainly not made is deleted (`discard`).
@@ -59,11 +59,23 @@ class TrackedLaunch:
             return f"{problem}, but flows_panel is {self._url} now: it may be running there"
         return None
 
-    async def begin(self) -> None:
-        """Log that a launch is about to be requested."""
+    async def begin(self) -> bool:
+        """Log that a launch is about to be requested; return False if it must not be.
+
+        A node that was frozen may find no launch because another node has recorded the outcome and
+        deleted the entry. The lease does not prevent this if the clock of the node was frozen too,
+        as on a paused machine; the fence of the run does. Once the entry is saved, other nodes
+        launch nothing, so a fence that still holds then proves that no other node has launched the
+        flow. The fence is also checked before, to keep the entry of another node.
+        """
+        if not await self._launch_log.is_current(self._attempt):
+            return False
         launch = FlowLaunch(self._url, self._launch_log.now(), attempt=self._attempt.attempt)
         await self._launch_log.save(self._attempt, launch)
+        if not await self._launch_log.is_current(self._attempt):
+            return False  # the entry stays: another node may have launched the flow under it
         self.launch = launch
+        return True
 
     async def name(self, fid: str) -> None:
         """Log the id that the panel returned."""
