@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from msgspec.structs import replace
 
 from onbeat.ports.clock import Clock
-from onbeat.stores.sql.rows import IGNORES_PAUSE, IS_CLAIMABLE, IS_DETACHED
+from onbeat.stores.sql.rows import IGNORES_PAUSE, IS_DETACHED, is_claimable
 from onbeat.stores.sql.taken_rows import WAITING_COLUMNS, DueRow, State, WaitingRow
 from onbeat.stores.sql.transaction import Bindings, Row, Transaction, Value, Values
 
@@ -44,7 +44,7 @@ SELECT d.due_at, d.schedule_id, d.run_at, t.decided_until, t.decided_run_at, t.i
 TAKE_WAITING = f"""
 SELECT {WAITING_COLUMNS}, NULL, NULL, NULL
   FROM schedule_runs r JOIN schedule_state t USING (schedule_id)
- WHERE r.{IS_CLAIMABLE} AND r.due_at <= ?1
+ WHERE {is_claimable("r.")} AND r.due_at <= ?1
    AND r.needs IN (?2[]) AND ({IGNORES_PAUSE} OR NOT EXISTS (
         SELECT 1 FROM schedules s WHERE s.schedule_id = r.schedule_id AND s.paused = 1))
    AND (r.grp IS NULL OR NOT (r.grp IN (?4[])) OR r.{IS_DETACHED}) AND NOT (r.schedule_id IN (?5[]))

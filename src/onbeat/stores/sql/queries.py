@@ -22,7 +22,7 @@ from onbeat.ports.rows import (
 from onbeat.ports.store import ALL, ALL_RUNS
 from onbeat.stores.sql import zone_data
 from onbeat.stores.sql.outbox import forget as forget_messages
-from onbeat.stores.sql.rows import GROUPS, IS_CLAIMABLE, IS_STARTED, KEEP, gate_is_open, listed
+from onbeat.stores.sql.rows import GROUPS, IS_STARTED, KEEP, gate_is_open, is_claimable, listed
 from onbeat.stores.sql.transaction import Bindings, Row, Transaction, Value
 
 SCHEDULES = """
@@ -40,7 +40,7 @@ SELECT min(at) FROM (
     SELECT min(due_at) AS at FROM due WHERE due_at >= ?2
     UNION ALL
     SELECT min(due_at) FROM schedule_runs
-     WHERE {IS_CLAIMABLE} AND due_at > ?1
+     WHERE {is_claimable()} AND due_at > ?1
     UNION ALL
     SELECT min(deadline_at) FROM schedule_runs
      WHERE deadline_at IS NOT NULL AND leased_by IS NULL AND finished_at IS NULL) AS next
@@ -108,7 +108,7 @@ SELECT count(*) FROM schedule_state INDEXED BY failing_schedules JOIN schedules 
 
 WAITING_SINCE = f"""
 SELECT min(due_at) FROM schedule_runs INDEXED BY waiting_runs
- WHERE {IS_CLAIMABLE}
+ WHERE {is_claimable()}
 """
 
 COUNT_TO_NOTIFY = "SELECT count(*) FROM events WHERE to_notify IS NOT NULL"

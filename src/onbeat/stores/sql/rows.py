@@ -27,7 +27,12 @@ def listed(values: Iterable[str]) -> str:
     return ", ".join(f"'{value}'" for value in sorted(values))
 
 
-IS_CLAIMABLE = f"phase IN ({listed(CLAIMABLE)})"  # the condition of the index waiting_runs
+def is_claimable(table: str = "") -> str:
+    """Return the condition of the index waiting_runs, for the columns of a table such as `r.`."""
+    of_phases = f"{table}phase IN ({listed(CLAIMABLE)})"
+    return f"{table}finished_at IS NULL AND {table}leased_by IS NULL AND {of_phases}"
+
+
 IS_STARTED = f"phase IN ({listed(STARTED)})"
 IS_ENQUEUED = f"phase IN ({listed(ENQUEUED)})"
 IS_DETACHED = f"phase IN ({listed(DETACHED)})"

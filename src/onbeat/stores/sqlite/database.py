@@ -22,7 +22,7 @@ from onbeat.errors import OnbeatError, StoreFailed, StoreUnusable
 from onbeat.events import Event
 from onbeat.ports.clock import Clock
 from onbeat.ports.store import Listener
-from onbeat.stores.sql.rows import IGNORES_PAUSE, IS_CLAIMABLE, IS_DETACHED, KEEP
+from onbeat.stores.sql.rows import IGNORES_PAUSE, IS_DETACHED, KEEP, is_claimable
 from onbeat.stores.sql.taken_rows import WAITING_COLUMNS, DueRow, State, WaitingRow
 from onbeat.stores.sql.transaction import Bindings, Call, Row, Transaction, Values, as_json
 from onbeat.stores.sqlite.migrations import MIGRATIONS
@@ -56,7 +56,7 @@ SELECT {WAITING_COLUMNS},
             LIMIT 1) END,
        CASE WHEN r.revision <> s.revision THEN s.definition END, s.user_id
   FROM schedule_runs r INDEXED BY waiting_runs JOIN schedules s USING (schedule_id)
- WHERE r.{IS_CLAIMABLE} AND r.due_at <= ?1
+ WHERE {is_claimable("r.")} AND r.due_at <= ?1
    AND r.needs IN (?2[]) AND (s.paused = 0 OR {IGNORES_PAUSE})
    AND (r.grp IS NULL OR NOT (r.grp IN (?4[])) OR r.{IS_DETACHED}) AND NOT (r.schedule_id IN (?5[]))
    AND (r.deadline_at IS NULL OR r.deadline_at > ?1)
