@@ -10,7 +10,7 @@ from hashlib import sha256
 import msgspec
 from msgspec.structs import replace
 
-from onbeat.core.runs.phase import Status
+from onbeat.core.runs.phase import DETACHED, Status
 from onbeat.core.runs.run import Accepted
 from onbeat.errors import NoSuchRun, RunIsHeld, RunIsOver
 from onbeat.ports.store import Attempt, Store
@@ -115,7 +115,7 @@ class SessionRegistry:
         run = await self._store.run(session.run_id)
         if run is None or run.finished_at is not None:
             return False
-        return run.status != Status.ENQUEUED or run.reason == "lost"  # lost: to be reattached
+        return run.status != Status.ENQUEUED or run.phase in DETACHED
 
     # -- prompts
 

@@ -7,7 +7,7 @@ was disabled is not sent.
 from collections.abc import Iterable
 from contextlib import suppress
 
-from onbeat.core.runs.phase import Status
+from onbeat.core.runs.phase import DETACHED, Status
 from onbeat.errors import NoSuchRun, RunIsOver
 from onbeat.ports.rows import RunFilter, RunRow
 from onbeat.service.service import Service
@@ -27,7 +27,7 @@ async def active_run(service: Service, slug: str) -> RunRow | None:
 
 def is_detached(run: RunRow) -> bool:
     """Return whether a run is in progress without a node, until another node reattaches it."""
-    return run.status == Status.ENQUEUED and run.reason == "lost"
+    return run.phase in DETACHED
 
 
 async def cancel_retries(service: Service, slug: str, *, but: str = "") -> None:
