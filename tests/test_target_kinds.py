@@ -134,6 +134,11 @@ def test_kind_called_as_a_field_of_another_is_refused(field, kind):
     assert refused(a_kind("slack", field=field)) == problem.format(field, "slack", kind)
 
 
+def test_kind_with_a_field_that_is_the_name_of_another_is_refused():
+    other = a_kind("remote-job", field="ray")  # `ray` is the name of `run: {python: ..., on: ray}`
+    assert refused(other) == "the field 'ray' is the name of another kind of target"
+
+
 def test_kind_with_a_field_that_names_another_is_refused():
     problem = "the field 'http' names the kind 'http', and is a field of the kind 'slack'"
     assert refused(a_kind("slack", "http")) == problem

@@ -228,6 +228,8 @@ IN_A_NODE = {
     "make returns None": ("part.py", "    return Part(", "    Part(", "make: it returned a NoneType, not a Part"),
     "other kind": ("part.py", '{"chat": launcher}', '{"chta": launcher}', "there is no kind of target 'chta'"),
     "no launcher": ("part.py", '{"chat": launcher}', '{"chat": 3}', "int has no method check"),
+    "leave": ("launcher.py", "pass", "def leave(self, run_ids): return run_ids", "the kind lacks reattaches=True"),
+    "no leave": ("kinds.py", 'name="chat",', 'name="chat", reattaches=True,', "'chat' has no `leave`"),
     "background": ("part.py", "[Background()]", "[3]", "int has no method start"),
     "offers": ("launcher.py", "pass", f"def offers(self): {BOOM}", "offers of ChatLauncher: RuntimeError: boom"),
     "recover": ("launcher.py", "pass", f"async def recover(self): {BOOM}", "recover of ChatLauncher: RuntimeError"),

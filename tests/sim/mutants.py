@@ -425,8 +425,11 @@ MUTANTS = [
            replace("listed(UNSTARTED)", "listed(UNSTARTED | {'DETACHED'})")),
     Mutant("a deletion cancels detached runs", "onbeat.stores.sql.define:delete",
            replace("$RUN.phase in UNANNOUNCED", "$RUN.phase in UNANNOUNCED or $RUN.detached")),
-    Mutant("a node cancels every run that it holds", "onbeat.stores.sql.claim:to_end",
-           replace_sql("AND phase = 'CANCELING'", "")),
+    Mutant("a node cancels every run that it holds", "onbeat.stores.sql.claim:TO_END",
+           replace_sql(
+               "INDEXED BY runs_to_end WHERE leased_by = ?1 AND end_asked_at IS NOT NULL "
+               "AND finished_at IS NULL AND phase = 'CANCELING'",
+               "WHERE leased_by = ?1 AND finished_at IS NULL")),
     Mutant("a run that is left by its node is recorded as canceled",
            "onbeat.engine.attempts:RunningAttempts.detach",
            replace("CancelReason.DETACHED", "CancelReason.REQUESTED")),

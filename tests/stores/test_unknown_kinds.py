@@ -113,6 +113,30 @@ async def test_why_names_the_missing_package(world):
     assert "for a node that offers pager:eu; nodes up" in told
 
 
+async def test_why_and_the_store_name_the_missing_package_of_a_condition(world):
+    with installed(PAGE):
+        await world.define(when=RUN)
+    await world.tick()
+    assert await world.start() == []
+    facts = await world.store.facts("report", None)
+    assert facts.run.needs == "kind:page"  # so that a claim of this node does not look at it again
+    told = " ".join(explain(facts).sentences)
+    assert "for a node that offers page (no package on this node provides 'page')" in told
+
+
+async def test_detached_run_is_reattached_without_the_package_of_its_condition(world):
+    flow = {"flow": {"url": "/-/127.0.0.1/8125/-/"}}
+    with installed(PAGE):
+        await world.define(run=flow, when=RUN)
+        await world.register(offers=frozenset({"flow", "pager:eu"}))
+        await world.tick()
+        (attempt,) = await world.start()
+    await world.reopen()
+    await world.register(offers=frozenset({"flow"}))
+    (again,) = await world.start()
+    assert (again.key, again.may_run, again.when) == (attempt.key, True, None)
+
+
 async def test_manual_run_and_backfill_of_an_unknown_kind_wait_for_a_node_that_knows_it(world):
     await define(world)
     await world.store.enqueue("report", request_id="by hand")

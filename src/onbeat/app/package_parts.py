@@ -46,10 +46,15 @@ def guarded_launchers(plug: Plug, made: object) -> Mapping[str, Launcher]:
         return made
     guarded: dict[int, Launcher] = {}  # one launcher may be that of several kinds
     for kind, launcher in made.items():
-        if KINDS.find(kind) is None:
+        declared = KINDS.find(kind)
+        if declared is None:
             raise PlugError(f"there is no kind of target {kind!r} (declare it in `kinds`)")
         _require(launcher, OF_LAUNCHERS)
         reattaches = isinstance(launcher, ReattachingLauncher)
+        if declared.reattaches != reattaches:
+            has, says = ("has", "lacks") if reattaches else ("has no", "declares")
+            problem = f"the launcher of {kind!r} {has} `leave`, and the kind {says} reattaches=True"
+            raise PlugError(problem)
         wrap = _ReattachingPackageLauncher if reattaches else _PackageLauncher
         guarded.setdefault(id(launcher), wrap(plug, launcher))
     return {kind: guarded[id(launcher)] for kind, launcher in made.items()}

@@ -42,6 +42,15 @@ class Schedule(msgspec.Struct, frozen=True, gc=False):
         return self.policy.starts_directly and self.target.starts_directly and self.when is None
 
     @property
+    def needs(self) -> str:
+        """What a node must offer to start a run of it: what its target needs.
+
+        A condition of a kind that is not known here needs a node that knows the kind.
+        """
+        when = self.when
+        return self.target.needs if when is None or when.facts.is_known else when.needs
+
+    @property
     def timezone(self) -> str:
         """The zone of its trigger, or of the first part of the trigger that has one."""
         return next((zone for zone in _zones_of(self.trigger) if zone), "UTC")

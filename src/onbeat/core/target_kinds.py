@@ -9,7 +9,7 @@ Its runs need `kind:NAME` until a node that knows the kind resolves that: see `s
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -158,6 +158,20 @@ def missing_kind(needs: str) -> str:
     return needs.removeprefix(UNRESOLVED) if is_missing else ""
 
 
+def is_offered(needs: str, offers: Collection[str]) -> bool:
+    """Return whether a node with these offers can launch what needs this, or may be able to.
+
+    The exact need of a kind that was not known is not known either: a node that offers something
+    of the kind is taken to be able to.
+    """
+    if needs in offers or not needs.startswith(UNRESOLVED):
+        return needs in offers
+    field, _, on = needs.removeprefix(UNRESOLVED).partition("/")
+    kind = KINDS.places(field).get(on)
+    name = needs.removeprefix(UNRESOLVED) if kind is None else kind.name
+    return any(each.partition(":")[0] == name for each in offers)
+
+
 def _check_own(kind: TargetKind) -> None:
     """Refuse a kind with a reserved name, or with fields that its own schema lacks."""
     field, properties = kind.key[0], _properties(kind)
@@ -178,6 +192,8 @@ def _check_apart(kind: TargetKind, other: TargetKind) -> None:
         if field != having.key[0] and field in _properties(having):
             problem = f"the field {field!r} names the kind {named.name!r}"
             raise ValueError(f"{problem}, and is a field of the kind {having.name!r}")
+        if field == having.name != having.key[0]:
+            raise ValueError(f"the field {field!r} is the name of another kind of target")
 
 
 def _properties(kind: TargetKind) -> frozenset[str]:

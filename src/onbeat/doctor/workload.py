@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from onbeat.core.schedule import Schedule, from_definition
-from onbeat.core.target_kinds import missing_kind
+from onbeat.core.target_kinds import is_offered, missing_kind
 from onbeat.doctor.database import is_up
 from onbeat.doctor.findings import (
     Check,
@@ -19,7 +19,7 @@ from onbeat.doctor.findings import (
     warn,
 )
 from onbeat.errors import InvalidSchedule
-from onbeat.service.wait_reasons import is_offered, setting_of
+from onbeat.service.wait_reasons import setting_of
 
 BEHIND, FAR_BEHIND = 10_000, 60_000  # milliseconds
 WAITS_LONG = 3_600_000
@@ -71,9 +71,9 @@ def offers(facts: InstallationFacts) -> Finding | None:
     if not up:
         return None
     offered = {name for row in up for name in row.offers}
-    unoffered = [each for each in _schedules(facts) if not is_offered(each.target.needs, offered)]
+    unoffered = [each for each in _schedules(facts) if not is_offered(each.needs, offered)]
     if unoffered:
-        need, schedule_id = unoffered[0].target.needs, unoffered[0].schedule_id
+        need, schedule_id = unoffered[0].needs, unoffered[0].schedule_id
         problem = f"no node offers {need!r}, which {schedule_id} needs"
         more = f" ({len(unoffered)} schedules)" if len(unoffered) > 1 else ""
         if missing := missing_kind(need):

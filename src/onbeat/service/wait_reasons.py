@@ -1,12 +1,12 @@
 """Why due runs wait: a peer that does not answer, or a target that no node offers."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from onbeat.core.runs.phase import Status
 from onbeat.core.schedule import from_definition
-from onbeat.core.target_kinds import KINDS, missing_kind
+from onbeat.core.target_kinds import KINDS, is_offered, missing_kind
 from onbeat.errors import InvalidSchedule
 from onbeat.ports.rows import Overview, RunFilter, RunRow, ScheduleFilter
 from onbeat.service.service import Service
@@ -39,16 +39,6 @@ async def wait_reasons(service: Service, found: Overview) -> Sequence[WaitReason
     return sorted(listed, key=lambda each: -each.runs)
 
 
-def is_offered(need: str, offered: Collection[str]) -> bool:
-    """Return whether a node that offers these can launch what needs this.
-
-    The exact need of a kind that is not known here is not known either: a node that offers
-    something of the kind is taken to be able to.
-    """
-    missing = missing_kind(need)
-    return need in offered or any(name.partition(":")[0] == missing for name in offered)
-
-
 def not_offered(need: str) -> str:
     """Return the reason that no node offers a target, with the setting that would change it."""
     if missing := missing_kind(need):
@@ -72,7 +62,5 @@ async def _needs(service: Service, ids: set[str]) -> dict[str, str]:
             schedule = from_definition(row.schedule_id, row.definition)
         except InvalidSchedule:  # reported elsewhere
             continue
-        is_missing = schedule.when is not None and not schedule.when.facts.is_known
-        launched = schedule.when if schedule.when is not None and is_missing else schedule.target
-        found[row.schedule_id] = launched.needs
+        found[row.schedule_id] = schedule.needs
     return found

@@ -32,6 +32,7 @@ from onbeat.core.policy import Policy
 from onbeat.core.runs.phase import AWAITS_REPORT, Status
 from onbeat.core.runs.run import Reason
 from onbeat.core.schedule import Schedule
+from onbeat.core.target_kinds import is_offered
 from onbeat.core.time.instants import rfc3339, rfc3339_ms
 from onbeat.core.time.zones import DAY
 from onbeat.core.triggers.base import Trigger
@@ -326,9 +327,8 @@ def _unclaimed_sentences(facts: Facts, run: RunFacts) -> list[str]:
     if run.phase.facts.is_leased:
         return ["a node has claimed it: it starts immediately, or when its condition holds"]
     schedule = facts.schedule
-    is_known = schedule is not None and schedule.target.facts.is_known
-    needs = schedule.target.needs if schedule is not None and is_known else run.needs
-    offering = [node.name for node in facts.nodes if needs in node.offers]
+    needs = run.needs if schedule is None or run.phase.facts.is_detached else schedule.needs
+    offering = [node.name for node in facts.nodes if is_offered(needs, node.offers)]
     if not facts.nodes:
         return ["it waits for a node: no node is up (start one: onbeat up)"]
     if not offering:

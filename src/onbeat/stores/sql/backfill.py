@@ -122,7 +122,7 @@ class _Backfill:
         ids = iter(tx.take_run_ids(new) if new else ())
         for iteration, choice in enumerate(wanted, state.iteration + 1):
             key = run_key(self._id, choice.run_at) if target.may_report else None
-            columns = (iteration, state.revision, target.needs, target.inputs_text)
+            columns = (iteration, state.revision, self._schedule.needs, target.inputs_text)
             by = detail_text(ReasonDetail(by=tx.by))
             waits = (policy.priority, policy.group, key, by, int(target.reattachable))
             if isinstance(choice, Revive):

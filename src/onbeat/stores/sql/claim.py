@@ -52,6 +52,13 @@ UPDATE schedule_runs AS r
  WHERE r.run_id = given.run_id AND r.phase = given.before
 """
 
+# What is said of `end_asked_at` follows from the phase; the index needs it.
+TO_END = """
+SELECT run_id, fence FROM schedule_runs INDEXED BY runs_to_end
+ WHERE leased_by = ?1 AND end_asked_at IS NOT NULL AND finished_at IS NULL
+   AND phase = 'CANCELING'
+"""
+
 RESOLVE = """
 UPDATE schedule_runs
    SET needs = ?3, reattachable = ?4, idempotency_key = coalesce(idempotency_key, ?5)
@@ -141,9 +148,7 @@ class _Claiming:
             if schedule is None:
                 _refuse(tx, row.stored)
                 self._has_ended_any = True
-            elif not self._can_launch(row, schedule):
-                self._left_out.add(row.stored.schedule_id)
-            elif self._may_start(row, schedule, run):
+            elif self._can_launch(row, schedule) and self._may_start(row, schedule, run):
                 self._take_place(group)
                 self._claims += self._claim(_attempt(tx, row, schedule, run), row, run)
         self._write()
@@ -151,17 +156,23 @@ class _Claiming:
         return len(rows) == limit or bool(out or self._changed) or ended
 
     def _can_launch(self, row: WaitingRow, schedule: Schedule) -> bool:
-        """Return whether this node can launch a run; resolve what it needs, if that was unknown."""
-        target, when = schedule.target, schedule.when
-        if not target.facts.is_known or (when is not None and not when.facts.is_known):
-            return False
-        if not row.needs.startswith(UNRESOLVED):
+        """Return whether this node can launch a run.
+
+        The row of a run that it cannot launch gets what the run needs, so that it is not taken
+        again. The condition of a detached run is not checked.
+        """
+        run, target, when = row.stored.run, schedule.target, schedule.when
+        is_condition_known = run.detached or when is None or when.facts.is_known
+        if target.facts.is_known and is_condition_known and not row.needs.startswith(UNRESOLVED):
             return True
-        run = row.stored
-        key = run_key(run.schedule_id, run.run_at, run.request_id) if target.may_report else None
-        columns = (target.needs, int(target.reattachable), key)
-        self._tx.run(RESOLVE, (run.run_id, run.phase, *columns))
-        return target.needs in self._node.offers
+        needs = target.needs if run.detached else schedule.needs
+        if needs != row.needs:
+            known, key = target.facts.is_known, None
+            if known and target.may_report:
+                key = run_key(row.stored.schedule_id, run.run_at, run.request_id)
+            reattachable = target.reattachable if known else run.reattachable
+            self._tx.run(RESOLVE, (run.run_id, run.phase, needs, int(reattachable), key))
+        return needs in self._node.offers
 
     def _may_start(self, row: WaitingRow, schedule: Schedule, run: Run) -> bool:
         """Judge a run again that was decided before it was due, if anything can be in its way."""
@@ -283,11 +294,7 @@ def skip_condition(tx: Transaction, attempts: Sequence[Attempt]) -> None:
 
 def to_end(tx: Transaction, node: Node) -> list[tuple[int, int]]:
     """Return the runs that a node is to cancel. The contract is `Store.to_end`."""
-    rows = tx.all(
-        "SELECT run_id, fence FROM schedule_runs WHERE leased_by = ?1 AND finished_at IS NULL "
-        "AND phase = 'CANCELING'",
-        (node.node_id,),
-    )
+    rows = tx.all(TO_END, (node.node_id,))
     return [(run_id, fence) for run_id, fence in rows]
 
 

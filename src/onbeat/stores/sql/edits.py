@@ -134,7 +134,7 @@ def move_waiting(tx: Transaction, schedule: Schedule, revision: int) -> int:
         if start_by is not None and start_by == run.deadline_at:
             deadline_at = earlier(deadline_at, start_by)
         key = run_key(schedule_id, run.run_at, run.request_id) if target.may_report else None
-        waits = (target.needs, policy.priority, policy.group, inputs, deadline_at, key)
+        waits = (schedule.needs, policy.priority, policy.group, inputs, deadline_at, key)
         tx.run(MOVE, (run.run_id, run.phase, revision, *waits, int(target.reattachable), tx.now))
         tx.emit(RunMoved(*run.ids, revision, run.revision))
     return len(rows)

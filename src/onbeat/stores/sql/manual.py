@@ -48,7 +48,7 @@ def enqueue(
         key = run_key(schedule_id, run_at, request_id)
     tx.run(
         ENQUEUE,
-        (run_id, schedule_id, run_at, request_id, tx.now, schedule.target.needs, iteration,
+        (run_id, schedule_id, run_at, request_id, tx.now, schedule.needs, iteration,
          stored.state.revision, as_json(merged) if merged else None, policy.priority, policy.group,
          None if wait is None else tx.now + wait, key, triggered_by,
          detail_text(ReasonDetail(by=tx.by, note=storable_text(note))),

@@ -64,7 +64,7 @@ def plan_due(
             due.append((schedule_id, Due(row.run_at, tx.now + PARKED)))
             continue
         due.append((schedule_id, found.due))
-        needed.add(schedule.target.needs)
+        needed.add(schedule.needs)
         if found.decisions:
             decided.append(Decided(schedule, row.state, found.decisions, left, found.spread_until))
     done = carry_out(tx, decided, starts_for, slots)

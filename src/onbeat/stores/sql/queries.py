@@ -39,7 +39,7 @@ NEXT_DUE = f"""
 SELECT min(at) FROM (
     SELECT min(due_at) AS at FROM due WHERE due_at >= ?2
     UNION ALL
-    SELECT min(due_at) FROM schedule_runs
+    SELECT min(due_at) FROM schedule_runs INDEXED BY waiting_runs
      WHERE {is_claimable()} AND due_at > ?1
     UNION ALL
     SELECT min(deadline_at) FROM schedule_runs

@@ -11,6 +11,7 @@ from onbeat.core.runs.decisions import Cancel, Due, Release, Supersede
 from onbeat.core.runs.phase import CLAIMABLE, DETACHED, ENQUEUED, STARTED, Phase, phases_where
 from onbeat.core.runs.run import PastAttempt, Reason, ReasonDetail, Run, WaitedFor
 from onbeat.core.schedule import Schedule, from_definition
+from onbeat.core.target_kinds import is_offered
 from onbeat.core.time.zones import VERSION
 from onbeat.errors import InvalidSchedule
 from onbeat.events import LATE, RunCanceled, RunFailed, RunReleased, RunSkipped
@@ -193,7 +194,7 @@ def _waiting_detail(
         waited = "due"
     elif paused and not run.is_requested:
         waited = "pause"
-    elif not any(needs in offers for offers in _offers(tx)):
+    elif not any(is_offered(needs, offers) for offers in _offers(tx)):
         waited = "node"
     elif group is not None and group in full_groups(tx):
         waited = "group"

@@ -73,11 +73,11 @@ class StoredRun(msgspec.Struct, frozen=True, gc=False):
     def run(self) -> Run:
         """The run that decisions are about."""
         phase = Phase(self.phase)
-        is_to_end = phase.facts.is_to_end
+        ending = (self.reason or "canceled") if phase.facts.is_to_end else None
         return Run(
             self.run_id, self.run_at, phase, self.due_at, self.created_at, self.request_id,
             self.attempt, self.blocked_by, self.deferrals, self.deadline_at,
-            self.reason if is_to_end else None, is_backfill=self.triggered_by == "backfill",
+            ending, is_backfill=self.triggered_by == "backfill",
             reattachable=bool(self.reattachable), revision=self.revision,
             was_busy=self.reason == "busy",
         )  # fmt: skip

@@ -307,6 +307,6 @@ def _tick_columns(
     """Return the last columns of START_RUNS and of INSERT_RUNS."""
     schedule, target = each.schedule, each.schedule.target
     return (
-        run_id, schedule.schedule_id, tick.run_at, tick.due_at, by, target.needs, iteration,
+        run_id, schedule.schedule_id, tick.run_at, tick.due_at, by, schedule.needs, iteration,
         each.state.revision, tick.count, tick.first_run_at, target.inputs_text,
     )  # fmt: skip
