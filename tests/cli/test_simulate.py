@@ -106,12 +106,12 @@ def test_stored_schedules_are_simulated_for_a_week_from_their_state():
 
 def test_simulated_file_overrides_stored_schedules_without_applying():
     ok("apply", write(FILE))
-    before = ok("list")
+    before = as_json("list")
     other = write("schedules: {tight: {every: 1h, run: {command: ['true']}}}", "other.yaml")
     found = as_json("simulate", "--with", other, "--until", "1d")
     by_name = {each["schedule_id"]: each["fires"] for each in found["schedules"]}
     assert by_name == {"tight": 24, "nightly": 1, "report": 1}
-    assert ok("list").split() == before.split()
+    assert as_json("list") == before
 
 
 def test_simulate_shows_only_the_named_schedules():
