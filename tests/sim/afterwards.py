@@ -23,8 +23,9 @@ class Afterwards:
         self._launched = {(each.run_id, each.attempt): each for each in self._world.launched}
 
     def said_of(self, run):
-        """Return what the target of a run's present attempt said."""
-        return self._launched[run.run_id, run.attempt].outcome
+        """Return what the target of a run's present attempt said; None if it was not launched."""
+        launched = self._launched.get((run.run_id, run.attempt))
+        return None if launched is None else launched.outcome
 
     def check(self, database):
         self._rows(database)

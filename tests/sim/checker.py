@@ -609,6 +609,7 @@ class Checker(Life):
 
     def on_run_failed(self, event):
         run = self.runs[event.run_id]
+        self.require("not be recorded" not in event.error, "outcomes are recorded", f"{event}")
         self.require(not run.is_over, "legal state changes", f"failed {run}")
         self.seen[f"failed: {event.reason}"] += 1
         if run.state != "STARTED":
