@@ -52,7 +52,7 @@ UPDATE schedule_runs AS r
  WHERE r.run_id = given.run_id AND r.phase = given.before
 """
 
-# What is said of `end_asked_at` follows from the phase; the index needs it.
+# Every run of this phase has `end_asked_at`: the condition only makes the index usable.
 TO_END = """
 SELECT run_id, fence FROM schedule_runs INDEXED BY runs_to_end
  WHERE leased_by = ?1 AND end_asked_at IS NOT NULL AND finished_at IS NULL
